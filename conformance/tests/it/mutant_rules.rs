@@ -23,13 +23,13 @@ fn every_mutant_applies() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// Mutants over all families of cases, each with its clause and cases that are there.
+/// Mutants over all families of cases, each with its clause and cases that are there. Faults of octets that are sent alone are those of the misbehaving device.
 #[test]
 fn the_table_is_complete() {
     let cases = dgiwarp_conform::cases::all();
     let (mut names, mut families) = (BTreeSet::new(), BTreeSet::new());
     let mutants = rules::all_with_files();
-    assert!(mutants.len() >= 134, "{}", mutants.len());
+    assert!(mutants.len() >= 116, "{}", mutants.len());
     for (_, mutant) in &mutants {
         let name = &mutant.name;
         assert!(names.insert(name), "{name} twice");

@@ -1,52 +1,20 @@
 //! The device's agent: what the tester asks of the program on it (README, "The agent's protocol").
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::control::{number, refused, time};
 use super::device::{AcceptWith, Work, World};
-use super::{startup, works};
-
-fn number(of: &Value, name: &str, otherwise: u64) -> u64 {
-    of[name].as_u64().unwrap_or(otherwise)
-}
+use super::{memory, startup, works};
 
 fn depth(of: &Value, name: &str, otherwise: u16) -> u16 {
     u16::try_from(number(of, name, otherwise.into())).unwrap_or(u16::MAX)
 }
 
-fn time(of: &Value) -> Duration {
-    Duration::from_millis(number(of, "timeout_ms", 0))
-}
-
-fn refused(why: &str) -> Value {
-    json!({ "ok": 0, "error": why })
-}
-
-/// Serves a tester.
-pub(super) fn serve(stream: TcpStream, world: &Arc<World>, port: u16) {
-    let _ = stream.set_nodelay(true);
-    let Ok(mut out) = stream.try_clone() else {
-        return;
-    };
-    for line in BufReader::new(stream).lines().map_while(Result::ok) {
-        let Ok(asked) = serde_json::from_str::<Value>(&line) else {
-            return;
-        };
-        let mut answer = obey(world, &asked, port)
-            .unwrap_or_else(|| refused("nothing"))
-            .to_string();
-        answer.push('\n');
-        if out.write_all(answer.as_bytes()).is_err() {
-            return;
-        }
-    }
-}
-
-fn obey(world: &Arc<World>, asked: &Value, port: u16) -> Option<Value> {
+/// What the device does, and its answer; `None` if it cannot.
+pub(super) fn obey(world: &Arc<World>, asked: &Value, port: u16) -> Option<Value> {
     let fine = || Some(json!({ "ok": 1 }));
     let id = number(asked, "conn", 0);
     match asked["op"].as_str()? {
@@ -129,7 +97,7 @@ fn obey(world: &Arc<World>, asked: &Value, port: u16) -> Option<Value> {
             works::flush(connection);
             fine()
         }
-        _ => memory(world, asked, id),
+        _ => of_memory(world, asked, id),
     }
 }
 
@@ -188,39 +156,22 @@ fn post_send(world: &World, asked: &Value, id: u64) -> Option<Value> {
     Some(answer)
 }
 
-fn memory(world: &World, asked: &Value, id: u64) -> Option<Value> {
+fn of_memory(world: &World, asked: &Value, id: u64) -> Option<Value> {
     let mut state = world.state();
-    let mr = number(asked, "mr", 0);
-    match asked["op"].as_str()? {
-        "reg_mr" => {
-            let fill = u8::try_from(number(asked, "fill", 0)).ok()?;
-            let made = state.register(
-                number(asked, "length", 0),
-                number(asked, "access", 0),
-                fill,
-                number(asked, "margin", 0),
-                number(asked, "pd", 0),
-            );
-            let memory = state.memories.get(&made)?;
-            Some(json!({ "ok": 1, "mr": made, "rkey": memory.stag, "addr": memory.to }))
+    let new = state.number();
+    if asked["op"] != "window" {
+        let mut answer = memory::obey(&mut state.memories, new, asked)?;
+        if asked["op"] == "reg_mr"
+            && world.does("stags-in-a-row")
+            && let Some(memory) = state.memories.get_mut(&new)
+        {
+            memory.stag = u32::try_from(new).ok()? << 8;
+            answer["rkey"] = memory.stag.into();
         }
-        "dereg_mr" => {
-            state.memories.get_mut(&mr)?.valid = false;
-            Some(json!({ "ok": 1 }))
-        }
-        "peek" => {
-            let memory = state.memories.get(&mr)?;
-            let from = usize::try_from(number(asked, "offset", 0)).ok()?;
-            let length = usize::try_from(number(asked, "length", 0)).ok()?;
-            let octets = memory.octets.get(from..from + length)?;
-            let hex = dgiwarp_conform::wire::hex(octets, octets.len());
-            Some(json!({ "ok": 1, "hex": hex }))
-        }
-        "window" => {
-            let stag = u32::try_from(state.number() & 0xff).ok()? << 8 | 0x7700_0001;
-            state.memories.get_mut(&mr)?.window = Some((stag, id));
-            Some(json!({ "ok": 1, "rkey": stag }))
-        }
-        _ => Some(refused("not on this device")),
+        return Some(answer);
     }
+    let stag = u32::try_from(new & 0xff).ok()? << 8 | 0x7700_0001;
+    let mr = number(asked, "mr", 0);
+    state.memories.get_mut(&mr)?.window = Some((stag, id));
+    Some(json!({ "ok": 1, "rkey": stag }))
 }

@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use xtask::clock;
 
+use super::memory::{self, Memories};
 use super::out::Out;
-use super::{agent, startup};
+use super::{agent, control, startup};
 
 /// One device of a test: how it speaks, and the one thing that it does wrong.
 #[derive(Clone, Copy, Debug)]
@@ -35,26 +34,13 @@ pub(super) struct Device {
 }
 
 /// All that its threads share.
-pub(super) struct World {
+pub(super) type World = super::world::World<Settings, State>;
+
+/// Settings that never change.
+pub(super) struct Settings {
     pub(super) setup: Setup,
-    state: Mutex<State>,
-    changed: Condvar,
     /// Number of the next Send of all connections.
     pub(super) sends: Arc<AtomicU32>,
-}
-
-/// Registered memory, or what was.
-pub(super) struct Memory {
-    pub(super) stag: u32,
-    pub(super) to: u64,
-    pub(super) margin: u64,
-    pub(super) length: u64,
-    pub(super) octets: Vec<u8>,
-    pub(super) access: u64,
-    pub(super) domain: u64,
-    pub(super) valid: bool,
-    /// The window over it: STag and connection.
-    pub(super) window: Option<(u32, u64)>,
 }
 
 /// Settings of the connections that are accepted next.
@@ -108,6 +94,10 @@ pub(super) struct Connection {
     /// Whether an RTR indication by a Send is due.
     pub(super) rtr_send: bool,
     pub(super) over: bool,
+    /// Whether its completion queue was full.
+    pub(super) overflowed: bool,
+    /// Where a Write of several segments began, for a fault.
+    pub(super) write_at: Option<u64>,
     pub(super) expected: [u32; 4],
     /// The Send that is arriving: its receive and octets.
     pub(super) arriving: Option<(u64, u64)>,
@@ -118,11 +108,10 @@ pub(super) struct Connection {
 
 /// State that changes.
 pub(super) struct State {
-    pub(super) memories: BTreeMap<u64, Memory>,
+    pub(super) memories: Memories,
     pub(super) connections: BTreeMap<u64, Connection>,
     pub(super) accept_with: AcceptWith,
     pub(super) next: u64,
-    over: bool,
 }
 
 impl AcceptWith {
@@ -139,50 +128,6 @@ impl AcceptWith {
     }
 }
 
-impl World {
-    /// Whether it has this fault.
-    pub(super) fn does(&self, fault: &str) -> bool {
-        self.setup.fault.split(", ").any(|one| one == fault)
-    }
-
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells who waits.
-    pub(super) fn tell(&self) {
-        self.changed.notify_all();
-    }
-
-    /// Waits until there is something, or the time is over.
-    pub(super) fn wait<T>(
-        &self,
-        time: Duration,
-        mut look: impl FnMut(&mut State) -> Option<T>,
-    ) -> Option<T> {
-        let until = clock::now() + time;
-        let mut state = self.state();
-        loop {
-            if let Some(found) = look(&mut state) {
-                return Some(found);
-            }
-            let left = until.saturating_duration_since(clock::now());
-            if left.is_zero() || state.over {
-                return None;
-            }
-            let (next, _) = self
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner);
-            state = next;
-        }
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.state().over
-    }
-}
-
 impl State {
     /// A new number, for whatever.
     pub(super) fn number(&mut self) -> u64 {
@@ -190,39 +135,12 @@ impl State {
         self.next
     }
 
-    /// Registers memory; its number.
-    pub(super) fn register(
-        &mut self,
-        length: u64,
-        access: u64,
-        fill: u8,
-        margin: u64,
-        domain: u64,
-    ) -> u64 {
-        let number = self.number();
-        let all = usize::try_from(length + 2 * margin).unwrap();
-        // Neighbours in number are far from one another.
-        let mixed = number.wrapping_add(7).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let stag = u32::try_from((mixed ^ mixed >> 32) & 0xffff_ffff).unwrap() | 0x10;
-        let memory = Memory {
-            stag,
-            to: 0x5000_0000_0000 + (number << 28),
-            margin,
-            length,
-            octets: vec![fill; all],
-            access,
-            domain,
-            valid: true,
-            window: None,
-        };
-        self.memories.insert(number, memory);
-        number
-    }
-
     /// A new connection with its receives, which nobody may use yet.
     pub(super) fn connection(&mut self, out: Out, with: &AcceptWith, ours: bool) -> u64 {
-        let room = self.register(with.receives * with.octets + 1, 1, 0xa5, 0, 0);
+        let room = self.number();
+        let octets = with.receives * with.octets + 1;
+        let like = json!({ "access": 1, "fill": 0xa5 });
+        memory::register(&mut self.memories, room, octets, &like);
         let number = self.number();
         let connection = Connection {
             out,
@@ -241,6 +159,8 @@ impl State {
             open: false,
             rtr_send: false,
             over: false,
+            overflowed: false,
+            write_at: None,
             expected: [1; 4],
             arriving: None,
             works: VecDeque::new(),
@@ -277,23 +197,22 @@ impl Device {
         let control = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let at = control.local_addr().unwrap().port();
-        let world = Arc::new(World {
+        let settings = Settings {
             setup,
-            state: Mutex::new(State {
-                memories: BTreeMap::new(),
-                connections: BTreeMap::new(),
-                accept_with: AcceptWith::new(),
-                next: 0,
-                over: false,
-            }),
-            changed: Condvar::new(),
             sends: Arc::new(AtomicU32::new(1)),
-        });
+        };
+        let state = State {
+            memories: Memories::new(),
+            connections: BTreeMap::new(),
+            accept_with: AcceptWith::new(),
+            next: 0,
+        };
+        let world = Arc::new(World::new(setup.fault, settings, state));
         listen(listener, &world, |stream, world| {
             startup::respond(stream, &world);
         });
         listen(control, &world, move |stream, world| {
-            agent::serve(stream, &world, port);
+            control::serve(&stream, |asked| agent::obey(&world, asked, port));
         });
         Self {
             world,
@@ -305,12 +224,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        let numbers: Vec<_> = {
-            let mut state = self.world.state();
-            state.over = true;
-            state.connections.keys().copied().collect()
-        };
-        self.world.tell();
+        self.world.end();
+        let numbers: Vec<_> = self.world.state().connections.keys().copied().collect();
         for number in numbers {
             self.world.state().forget(number);
         }

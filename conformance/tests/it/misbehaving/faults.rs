@@ -239,6 +239,42 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("invalidates-other-stag", &["R16"]),
     ("unknown-opcodes-ignored", &["R02"]),
     ("versions-unchecked", &["T05", "U06", "R01"]),
+    // Cases that no other fault is about.
+    ("places-before-crc", &["C03"]),
+    ("pad-checked", &["C05"]),
+    ("bad-writes-placed-in-part", &["T02"]),
+    // It takes the place of the completion that each waits for.
+    ("writes-delivered", &["R08", "R16", "I04"]),
+    ("reads-delivered", &["R20"]),
+    ("atomics-delivered", &["A01"]),
+    ("long-fpdus-refused", &["T14"]),
+    ("wrapping-writes-ignored", &["T04"]),
+    ("writes-land-at-start", &["T08"]),
+    ("deregistered-usable", &["T12"]),
+    ("goes-on-behind-error", &["T13"]),
+    ("reserved-bits-of-segments-refused", &["T15", "U08"]),
+    ("queues-unchecked", &["U01"]),
+    ("no-receive-ignored", &["U02"]),
+    ("empty-sends-ignored", &["U09"]),
+    ("buffer-models-unchecked", &["U12"]),
+    ("solicited-sends-refused", &["R03"]),
+    ("terminate-without-headers", &["terminate-figure"]),
+    ("response-stag-unchecked", &["R22"]),
+    ("overflow-ends-all", &["R42"]),
+    ("stags-in-a-row", &["R43"]),
+    ("invalidate-stag-missing", &["R44"]),
+    ("immediate-takes-no-receive", &["I03"]),
+    ("immediate-before-write", &["I40"]),
+    ("atomic-operands-little-endian", &["A40", "A42"]),
+    ("rejects-without-bit", &["M40", "E13"]),
+    ("rejection-without-depths", &["enhanced-reply"]),
+    ("established-though-closed", &["E11"]),
+    ("no-common-rtr-accepted", &["E21"]),
+    ("insufficient-ird-accepted", &["E22"]),
+    ("all-ones-in-reply-refused", &["E40"]),
+    ("stag-changes", &["ddp-stag"]),
+    ("solicited-from-second", &["ddp-rsvdulp"]),
+    ("ulpdus-of-65000", &["mpa-length"]),
 ];
 
 /// Faults that keep the tester waiting, each with few cases, and its findings.
@@ -262,6 +298,10 @@ pub(super) const SLOW: &[(&str, &[&str], &[&str])] = &[
     ("terminated-left-open", &["M01", "R12"], &["R12"]),
     ("silent-after-error", &["M01", "R09"], &["R09"]),
     ("terminate-left-open", &["M01", "R09"], &["terminate-end"]),
+    // SoftUiWARP's too; long messages would show it as well, now and then.
+    ("crc-not-asked", &["M01", "C20"], &["C20"]),
+    ("errors-untold", &["M01", "R09", "R12"], &["R09", "R12"]),
+    ("fpdu-in-one-piece", &["M01", "F03", "R09"], &["F03"]),
 ];
 
 /// Faults of a device that asks for Markers.

@@ -82,6 +82,15 @@ impl Out {
         }
     }
 
+    /// Octets of payload in one segment.
+    fn most(&self) -> usize {
+        if self.is("ulpdus-of-65000") {
+            65_000
+        } else {
+            MOST
+        }
+    }
+
     fn is(&self, fault: &str) -> bool {
         self.fault.split(", ").any(|one| one == fault)
     }
@@ -156,7 +165,7 @@ impl Out {
         }
         let mut mo: u32 = 0;
         loop {
-            let (now, later) = rest.split_at(rest.len().min(MOST));
+            let (now, later) = rest.split_at(rest.len().min(self.most()));
             let at = if self.is("offsets-in-wrong-order") {
                 mo.swap_bytes()
             } else {
@@ -165,6 +174,9 @@ impl Out {
             let mut segment = Segment::untagged(opcode, u32::try_from(qn).unwrap(), msn, now)
                 .at(at)
                 .invalidating(rsvd);
+            if mo > 0 && opcode == opcode::SEND && self.is("solicited-from-second") {
+                segment.rdmap = segment.rdmap & 0xf0 | opcode::SEND_SE;
+            }
             if !later.is_empty() {
                 segment = segment.more();
             }
@@ -199,7 +211,11 @@ impl Out {
         }
         let mut rest = payload;
         loop {
-            let (now, later) = rest.split_at(rest.len().min(MOST));
+            let (now, later) = rest.split_at(rest.len().min(self.most()));
+            if now.len() < payload.len() && later.is_empty() && !response && self.is("stag-changes")
+            {
+                stag ^= 0x100;
+            }
             let mut segment = Segment::tagged(opcode, stag, to, now);
             if !later.is_empty() && !self.is("tagged-all-last") {
                 segment = segment.more();
@@ -284,6 +300,10 @@ impl Out {
                     terminate.rest[from] = first;
                 }
                 "terminate-bits-without-headers" => terminate.rest.clear(),
+                "terminate-without-headers" => {
+                    terminate.header_control = 0;
+                    terminate.rest.clear();
+                }
                 "terminate-headers-without-bits" => terminate.header_control = 0,
                 "terminate-without-m" => terminate.header_control &= 0b011,
                 "terminate-says-read-header" if !read => terminate.header_control |= 1,

@@ -63,7 +63,7 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
     let Some(request) = frame(world, &mut stream, &REQUEST) else {
         return;
     };
-    let known = matches!(request.revision, 1..) && request.revision <= world.setup.revision
+    let known = matches!(request.revision, 1..) && request.revision <= world.with.setup.revision
         || world.does("revision-0-repeated") && request.revision == 0
         || world.does("revision-0-enhanced-without-depths") && request.revision == 0;
     let enhanced = request.revision == 2 && request.has(S);
@@ -87,12 +87,13 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
         depths.read = asked.read && !asked.write;
         depths.send = !depths.write && !depths.read;
     }
-    let mut flags = if world.setup.crc { C } else { 0 } | if world.setup.markers { M } else { 0 };
-    if with.reject {
+    let asks = world.with.setup.crc && !world.does("crc-not-asked");
+    let mut flags = if asks { C } else { 0 } | if world.with.setup.markers { M } else { 0 };
+    if with.reject && !world.does("rejects-without-bit") {
         flags |= R;
     }
     let mut data = Vec::new();
-    match world.setup.fault {
+    match world.with.setup.fault {
         "reply-ord-above-ird" if asked.ird != NOT_NEGOTIATED => {
             depths.ord = depths.ord.max(asked.ird + 1).min(0x3ffe)
         }
@@ -112,10 +113,13 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
         _ => {}
     }
     let mut answers = enhanced;
-    match world.setup.fault {
+    match world.with.setup.fault {
         "reply-plain-to-enhanced" | "reply-revision-1" => answers = false,
         "reply-enhanced-to-plain" if request.revision == 2 => answers = true,
         _ => {}
+    }
+    if with.reject && world.does("rejection-without-depths") {
+        answers = false;
     }
     if answers {
         flags |= S;
@@ -141,7 +145,7 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
         data.resize(600, 0);
     }
     let mut reply = Startup::new(REPLY, flags, request.revision, &data);
-    match world.setup.fault {
+    match world.with.setup.fault {
         "reply-revision-3" => reply.revision = 3,
         "reply-revision-1" => reply.revision = 1,
         "reply-revision-2-to-1" => reply.revision = 2,
@@ -156,7 +160,7 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
         let write = dgiwarp_conform::wire::ddp::Segment::tagged(opcode::WRITE, 0, 0, &[]);
         octets.extend(framer.fpdu(&write.to_bytes()));
     }
-    let mut out = Out::new(&stream, world.setup.fault, &world.sends);
+    let mut out = Out::new(&stream, world.with.setup.fault, &world.with.sends);
     out.octets(octets);
     if with.reject {
         return out.finish();
@@ -179,7 +183,7 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
         number
     };
     world.tell();
-    stream::run(world, number, stream, world.setup.markers);
+    stream::run(world, number, stream, world.with.setup.markers);
 }
 
 /// Connects, for the connection that was made for it.
@@ -187,7 +191,7 @@ pub(super) fn request(world: &Arc<World>, to: SocketAddr, with: AcceptWith) -> O
     let stream = TcpStream::connect_timeout(&to, LIMIT).ok()?;
     let _ = stream.set_nodelay(true);
     let _ = stream.set_read_timeout(Some(LIMIT));
-    let out = Out::new(&stream, world.setup.fault, &world.sends);
+    let out = Out::new(&stream, world.with.setup.fault, &world.with.sends);
     let number = {
         let mut state = world.state();
         state.connection(out, &with, true)
@@ -213,8 +217,8 @@ fn ask(
     mut stream: TcpStream,
     (to, said): (SocketAddr, &[u8]),
 ) -> (Option<u64>, bool) {
-    let fault = world.setup.fault;
-    let mut revision = world.setup.revision;
+    let fault = world.with.setup.fault;
+    let mut revision = world.with.setup.revision;
     let (ird, ord) = {
         let state = world.state();
         let Some(connection) = state.connections.get(&number) else {
@@ -222,7 +226,8 @@ fn ask(
         };
         (connection.ird, connection.ord)
     };
-    let mut flags = if world.setup.crc { C } else { 0 } | if world.setup.markers { M } else { 0 };
+    let mut flags =
+        if world.with.setup.crc { C } else { 0 } | if world.with.setup.markers { M } else { 0 };
     let mut asked = Depths {
         peer_to_peer: true,
         write: true,
@@ -261,7 +266,8 @@ fn ask(
         }
         let mut octets = frame_of.to_bytes();
         if fault == "fpdu-behind-request" {
-            let mut framer = dgiwarp_conform::wire::framing::Framer::new(world.setup.crc, false);
+            let mut framer =
+                dgiwarp_conform::wire::framing::Framer::new(world.with.setup.crc, false);
             let write = dgiwarp_conform::wire::ddp::Segment::tagged(opcode::WRITE, 0, 0, &[]);
             octets.extend(framer.fpdu(&write.to_bytes()));
         }
@@ -270,6 +276,9 @@ fn ask(
         }
         // RFC 6581 §10: a peer that closes may know revision 1 only.
         let closed = matches!(stream.peek(&mut [0; 1]), Ok(0));
+        if closed && revision == 2 && world.does("established-though-closed") {
+            return (Some(ESTABLISHED), false);
+        }
         if !closed || revision == 1 {
             break frame(world, &mut stream, &REPLY);
         }
@@ -281,7 +290,7 @@ fn ask(
         let _ = again.set_read_timeout(Some(LIMIT));
         stream = again;
         if let Some(connection) = world.state().connections.get_mut(&number) {
-            connection.out = Out::new(&stream, fault, &world.sends);
+            connection.out = Out::new(&stream, fault, &world.with.sends);
         }
     };
     let Some(reply) = reply else {
@@ -304,7 +313,9 @@ fn ask(
         connection.open = true;
         let depths = reply.depths().filter(|_| revision == 2 && reply.has(S));
         if let Some(given) = depths {
-            if given.ord > connection.ird && given.ord != NOT_NEGOTIATED {
+            let limited = given.ord != NOT_NEGOTIATED || world.does("all-ones-in-reply-refused");
+            let served = world.does("insufficient-ird-accepted");
+            if given.ord > connection.ird && limited && !served {
                 connection.out.terminate((2, 0, 6), None, false);
                 connection.over = true;
             } else {
@@ -321,7 +332,7 @@ fn ask(
         }
     }
     world.tell();
-    stream::run(world, number, stream, world.setup.markers);
+    stream::run(world, number, stream, world.with.setup.markers);
     (None, false)
 }
 
@@ -357,7 +368,7 @@ fn rtr(connection: &mut super::device::Connection, asked: Depths, given: Depths,
         connection
             .out
             .untagged(opcode::READ_REQUEST, 1, 0, &request.to_bytes());
-    } else {
+    } else if fault != "no-common-rtr-accepted" {
         connection.out.terminate((2, 0, 7), None, false);
         connection.over = true;
     }

@@ -11,6 +11,7 @@ use dgiwarp_conform::wire::framing::{Deframer, Fpdu};
 use serde_json::json;
 
 use super::device::{Connection, State, World};
+use super::memory::Memory;
 use super::works;
 
 /// Layer, type and code of a Terminate, and whether the Read Request's header goes with it.
@@ -59,9 +60,24 @@ pub(super) fn run(world: &Arc<World>, number: u64, mut stream: TcpStream, marker
                 .get(&number)
                 .is_none_or(|connection| connection.over)
             {
+                while world.does("goes-on-behind-error")
+                    && let Some(fpdu) = next(&unread)
+                {
+                    unread.drain(..fpdu.octets);
+                    place_early(world, &mut state, number, &fpdu.ulpdu);
+                }
                 unread.clear();
                 break;
             }
+        }
+        if !unread.is_empty()
+            && world.does("fpdu-in-one-piece")
+            && let Some(connection) = state.connections.get_mut(&number)
+        {
+            // It takes what is there for all that there is.
+            connection.over = true;
+            connection.out.finish();
+            works::flush(connection);
         }
         drop(state);
         world.tell();
@@ -90,8 +106,10 @@ fn ended(world: &World, number: u64) {
     if let Some(connection) = state.connections.get_mut(&number) {
         connection.over = true;
         connection.out.finish();
-        works::flush(connection);
-        connection.events.push_back(10);
+        if !world.does("errors-untold") {
+            works::flush(connection);
+            connection.events.push_back(10);
+        }
         if !connection.taken {
             state.forget(number);
         }
@@ -109,7 +127,12 @@ fn take(world: &World, state: &mut State, number: u64, fpdu: &Fpdu) {
     } else {
         world.does("crc-checked-though-off")
     };
-    let refusal = if looks && !fpdu.crc_is_right {
+    if looks && !fpdu.crc_is_right && world.does("places-before-crc") {
+        place_early(world, state, number, &fpdu.ulpdu);
+    }
+    let other_fault = !fpdu.pad_is_zero && world.does("pad-checked")
+        || fpdu.ulpdu.len() > 32_767 && world.does("long-fpdus-refused");
+    let refusal = if looks && !fpdu.crc_is_right || other_fault {
         Some(((2, 0, 2), false))
     } else {
         let segment = Segment::parse(&fpdu.ulpdu);
@@ -124,7 +147,14 @@ fn take(world: &World, state: &mut State, number: u64, fpdu: &Fpdu) {
             connection.out.terminate(code, about, read);
         }
         connection.over = true;
-        works::flush(&mut connection);
+        if !world.does("errors-untold") {
+            works::flush(&mut connection);
+        }
+    } else if connection.over && connection.overflowed && world.does("overflow-ends-all") {
+        for other in state.connections.values_mut() {
+            other.over = true;
+            other.out.finish();
+        }
     } else if !connection.open && !connection.over {
         connection.open = true;
         works::go_on(world, state, &mut connection);
@@ -132,6 +162,17 @@ fn take(world: &World, state: &mut State, number: u64, fpdu: &Fpdu) {
         works::go_on(world, state, &mut connection);
     }
     state.connections.insert(number, connection);
+}
+
+/// Places a Write whose FPDU, or one before it, is bad.
+fn place_early(world: &World, state: &mut State, number: u64, ulpdu: &[u8]) {
+    if let Some(segment) = Segment::parse(ulpdu)
+        && let Place::Tagged { stag, to } = segment.place
+        && segment.opcode() == opcode::WRITE
+    {
+        // It is refused in any case.
+        let _ = write(world, state, number, (stag, to), &segment.payload);
+    }
 }
 
 fn act(
@@ -161,18 +202,38 @@ fn act(
     if code > 11 && world.does("unknown-opcodes-ignored") {
         return Ok(());
     }
+    let reserved = segment.ddp & 0x3c != 0 || segment.rdmap & 0x30 != 0;
+    if reserved && world.does("reserved-bits-of-segments-refused") {
+        return Err(((0, 2, 0xff), false));
+    }
+    if code == opcode::SEND_SE && world.does("solicited-sends-refused") {
+        return Err(((0, 2, 6), false));
+    }
     if tagged != matches!(code, opcode::WRITE | opcode::READ_RESPONSE) || code > 11 {
+        if code <= 11 && world.does("buffer-models-unchecked") {
+            return Ok(());
+        }
         return Err(((0, 2, 6), false));
     }
     match segment.place {
         Place::Tagged { stag, to } if code == opcode::WRITE => {
-            write(world, state, number, (stag, to), &segment.payload)
+            let first = connection.write_at.take().unwrap_or(to);
+            let more = !segment.is_last() && world.does("writes-land-at-start");
+            connection.write_at = more.then_some(first);
+            write(world, state, number, (stag, first), &segment.payload)?;
+            if !segment.payload.is_empty() && world.does("writes-delivered") {
+                delivered(connection, segment.payload.len());
+            }
+            Ok(())
         }
-        Place::Tagged { stag, to } => response(state, connection, segment, (stag, to)),
+        Place::Tagged { stag, to } => response(world, state, connection, segment, (stag, to)),
         Place::Untagged { rsvd, qn, msn, mo } => {
-            let qn = usize::try_from(qn).unwrap();
+            let mut qn = usize::try_from(qn).unwrap();
             if qn > 3 {
-                return Err(((1, 2, 1), false));
+                if !world.does("queues-unchecked") {
+                    return Err(((1, 2, 1), false));
+                }
+                qn = 0;
             }
             let right = match code {
                 opcode::READ_REQUEST | opcode::ATOMIC_REQUEST => 1,
@@ -197,7 +258,9 @@ fn act(
                     if !world.does("terminated-left-open") {
                         connection.out.finish();
                     }
-                    works::flush(connection);
+                    if !world.does("errors-untold") {
+                        works::flush(connection);
+                    }
                     Ok(())
                 }
                 _ => atomic_response(world, state, connection, segment),
@@ -217,7 +280,8 @@ fn find(
     let found = state.memories.iter().find(|(_, memory)| {
         memory.stag == stag || memory.window.is_some_and(|(window, _)| window == stag)
     });
-    let Some((id, memory)) = found.filter(|(_, memory)| memory.valid) else {
+    let usable = world.does("deregistered-usable");
+    let Some((id, memory)) = found.filter(|(_, memory)| memory.valid || usable) else {
         return Err(0);
     };
     let window = memory.window.filter(|(window, _)| *window == stag);
@@ -267,6 +331,22 @@ fn write(
         return Ok(());
     }
     let place = (stag, to, payload.len() as u64);
+    if to.checked_add(place.2).is_none() && world.does("wrapping-writes-ignored") {
+        return Ok(());
+    }
+    if world.does("bad-writes-placed-in-part") {
+        let there = |memory: &&mut Memory| memory.stag == stag && memory.valid;
+        if let Some(memory) = state.memories.values_mut().find(there)
+            && let Some(at) = to.checked_sub(memory.to)
+            && at < memory.length
+            && at + place.2 > memory.length
+        {
+            let (from, end) = (memory.margin + at, memory.margin + memory.length);
+            let range = usize::try_from(from).unwrap()..usize::try_from(end).unwrap();
+            let count = range.len();
+            memory.octets[range].copy_from_slice(&payload[..count]);
+        }
+    }
     match find(world, state, number, place, WRITE) {
         Ok(id) => {
             let there = octets_of(state, id, to, payload.len());
@@ -298,13 +378,22 @@ fn send(
     {
         return Ok(());
     }
+    let empty = segment.payload.is_empty() && segment.is_last() && connection.arriving.is_none();
+    if empty && world.does("empty-sends-ignored") {
+        return Ok(());
+    }
+    let keeps = immediate && world.does("immediate-takes-no-receive");
     let (slot, got) = match connection.arriving.take() {
         Some(arriving) => arriving,
         None => match connection.receives.pop_front() {
             Some(slot) => (slot, 0),
+            None if world.does("no-receive-ignored") => return Ok(()),
             None => return Err(((1, 2, 2), false)),
         },
     };
+    if keeps {
+        connection.receives.push_front(slot);
+    }
     let length = segment.payload.len() as u64;
     if u64::from(mo) != got && !world.does("mo-unchecked") {
         return Err(((1, 2, 4), false));
@@ -348,6 +437,18 @@ fn send(
     Ok(())
 }
 
+/// A completion of what no program should see.
+fn delivered(connection: &mut Connection, length: usize) {
+    if let Some(slot) = connection.receives.pop_front() {
+        complete(
+            connection,
+            json!({
+                "ok": 1, "wr_id": slot, "status": 0, "opcode": 128, "length": length, "flags": 0, "imm": 0, "source": 0,
+            }),
+        );
+    }
+}
+
 /// A completion, if there is room for it.
 pub(super) fn complete(connection: &mut Connection, completion: serde_json::Value) {
     if connection.completions.len() < connection.cqes {
@@ -355,6 +456,7 @@ pub(super) fn complete(connection: &mut Connection, completion: serde_json::Valu
     } else {
         connection.out.terminate((0, 0, 0), None, false);
         connection.over = true;
+        connection.overflowed = true;
     }
 }
 
@@ -441,6 +543,9 @@ fn request(
         }
     }
     connection.served += 1;
+    if !data.is_empty() && world.does("reads-delivered") {
+        delivered(connection, data.len());
+    }
     let busy = |other: &mut Connection| other.out.waiting() > 100_000;
     if world.does("reads-share-one-queue") && state.connections.values_mut().any(busy) {
         return Err(((1, 2, 2), false));
@@ -539,11 +644,14 @@ fn atomic(
     if there.len() == 8 {
         there.copy_from_slice(&after.to_le_bytes());
     }
+    if world.does("atomics-delivered") {
+        delivered(connection, 8);
+    }
     if world.does("atomics-of-16") {
         octets_of(state, id, request.to + 8, 8).fill(0);
     }
     let (mut identifier, mut value) = (request.identifier, before);
-    match world.setup.fault {
+    match world.with.setup.fault {
         "atomic-response-other-identifier" => identifier ^= 1,
         "atomic-response-new-value" => value = after,
         _ => {}
@@ -572,6 +680,7 @@ fn masked_add(a: u64, b: u64, mask: u64) -> u64 {
 }
 
 fn response(
+    world: &World,
     state: &mut State,
     connection: &mut Connection,
     segment: &Segment,
@@ -583,7 +692,7 @@ fn response(
         return Err(((1, 1, 0), false));
     };
     if asked.size > 0 || length > 0 {
-        if stag != asked.stag {
+        if stag != asked.stag && !world.does("response-stag-unchecked") {
             return Err(((1, 1, 0), false));
         }
         let right = to == asked.to.wrapping_add(asked.got) && asked.got + length <= asked.size;

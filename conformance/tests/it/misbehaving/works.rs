@@ -70,7 +70,10 @@ fn one(world: &World, state: &mut State, connection: &mut Connection, work: &Wor
     let out = &mut connection.out;
     match code {
         wr::WRITE | wr::WRITE_IMM => {
-            out.tagged(opcode::WRITE, stag, remote, &data);
+            let late = code == wr::WRITE_IMM && world.does("immediate-before-write");
+            if !late {
+                out.tagged(opcode::WRITE, stag, remote, &data);
+            }
             if code == wr::WRITE_IMM {
                 let number = u32::try_from(field(with, "imm")).unwrap();
                 let mut eight = number.to_le_bytes().to_vec();
@@ -84,6 +87,9 @@ fn one(world: &World, state: &mut State, connection: &mut Connection, work: &Wor
                     opcode::IMMEDIATE
                 };
                 out.untagged(opcode, 0, 0, &eight);
+            }
+            if late {
+                out.tagged(opcode::WRITE, stag, remote, &data);
             }
         }
         wr::SEND => {
@@ -99,6 +105,11 @@ fn one(world: &World, state: &mut State, connection: &mut Connection, work: &Wor
                 opcode::SEND_SE_INVALIDATE
             } else {
                 opcode::SEND_INVALIDATE
+            };
+            let stag = if world.does("invalidate-stag-missing") {
+                0
+            } else {
+                stag
             };
             out.untagged(opcode, 0, stag, &data);
         }
@@ -160,7 +171,13 @@ fn one(world: &World, state: &mut State, connection: &mut Connection, work: &Wor
                 got: 0,
                 atomic: true,
             });
-            out.untagged(opcode::ATOMIC_REQUEST, 1, 0, &request.to_bytes());
+            let mut octets = request.to_bytes();
+            if world.does("atomic-operands-little-endian") {
+                for at in [20, 28, 36, 44] {
+                    octets[at..at + 8].reverse();
+                }
+            }
+            out.untagged(opcode::ATOMIC_REQUEST, 1, 0, &octets);
         }
         _ => {}
     }

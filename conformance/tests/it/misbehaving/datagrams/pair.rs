@@ -1,27 +1,42 @@
 //! A queue pair: datagrams that come, and messages that its program posts.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::net::{SocketAddr, UdpSocket};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dgiwarp_conform::wire::datagram::{
-    Datagram, Dropped, Exchange, Extension, Segment, flag, opcode,
+    About, Datagram, Dropped, Exchange, Extension, Segment, about, flag, opcode, sealed,
 };
-use dgiwarp_conform::wire::ddp::Place;
+use dgiwarp_conform::wire::ddp::Terminate;
 use serde_json::{Value, json};
 use xtask::clock;
 
-use super::device::{State, World, field, low, mixed};
+use super::device::{State, World};
+use super::map::{Map, Source};
 use super::out;
 use super::reads::{self, Read};
+use super::records::{self, Open};
+use super::sends::{self, Partial};
+use crate::misbehaving::control::number;
+use crate::misbehaving::memory::{low, mixed};
 
 /// Octets of payload in one segment.
 pub(super) const MOST: usize = 1400;
-/// Octets of a receive before the payload.
-const GRH: usize = 40;
-/// `IBV_ACCESS_REMOTE_WRITE`.
-const WRITE: u64 = 2;
+
+/// Address of a source, its epoch, and the number of a message.
+pub(super) type Key = (SocketAddr, u32, u32);
+
+/// Which of a queue pair's sockets a datagram came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// That of its own address.
+    Own,
+    /// That of all hosts.
+    All,
+    /// That of a group.
+    Group(Ipv4Addr),
+}
 
 /// `enum ibv_wr_opcode`.
 mod wr {
@@ -37,8 +52,9 @@ pub(super) struct Pair {
     pub(super) socket: UdpSocket,
     pub(super) port: u16,
     pub(super) qkey: u32,
-    room: u64,
-    octets: u64,
+    pub(super) uc: bool,
+    pub(super) room: u64,
+    pub(super) octets: u64,
     pub(super) receives: VecDeque<u64>,
     pub(super) completions: VecDeque<Value>,
     pub(super) counters: BTreeMap<&'static str, u64>,
@@ -55,22 +71,47 @@ pub(super) struct Pair {
     nonces: Vec<u64>,
     asked: Option<(Instant, Duration)>,
     pub(super) reads: VecDeque<Read>,
+    /// Reads that failed: octets, and what is there of them.
+    pub(super) failed: BTreeMap<u64, (u64, Map)>,
     /// Terminates since then.
     pub(super) terminates: (Instant, u32),
+    /// Entries of the error queue.
+    pub(super) errors: VecDeque<Value>,
+    pub(super) groups: BTreeSet<Ipv4Addr>,
+    pub(super) sources: BTreeMap<(SocketAddr, u32), Source>,
+    /// Sender and MSN of the plain Send that came last.
+    pub(super) last_msn: Option<(SocketAddr, u32)>,
+    pub(super) partial: BTreeMap<Key, Partial>,
+    /// Write-Records and UC Writes of which octets are missing.
+    pub(super) open: BTreeMap<Key, Open>,
+    /// Records that were not given back.
+    pub(super) records: BTreeMap<u64, Value>,
+    pub(super) takes_records: bool,
+    /// Places for records.
+    pub(super) slots: usize,
+    pub(super) window: u32,
+    pub(super) record_time: Duration,
 }
 
 impl Pair {
     pub(super) fn new(
         state: &mut State,
         socket: UdpSocket,
-        qkey: u32,
+        with: &Value,
         (room, receives, octets): (u64, u64, u64),
     ) -> Self {
         let port = socket.local_addr().unwrap().port();
+        let uc = number(with, "uc", 0) == 1;
+        // A program that asks for nothing gets what is usual.
+        let or = |name, usual| match number(with, name, 0) {
+            0 => usual,
+            asked => asked,
+        };
         Self {
             socket,
             port,
-            qkey,
+            qkey: if uc { 0 } else { low(number(with, "qkey", 0)) },
+            uc,
             room,
             octets,
             receives: (0..receives).collect(),
@@ -87,7 +128,19 @@ impl Pair {
             nonces: Vec::new(),
             asked: None,
             reads: VecDeque::new(),
+            failed: BTreeMap::new(),
             terminates: (clock::now(), 0),
+            errors: VecDeque::new(),
+            groups: BTreeSet::new(),
+            sources: BTreeMap::new(),
+            last_msn: None,
+            partial: BTreeMap::new(),
+            open: BTreeMap::new(),
+            records: BTreeMap::new(),
+            takes_records: number(with, "records", 1) == 1,
+            slots: usize::try_from(or("slots", 256)).unwrap(),
+            window: low(or("window", 64)),
+            record_time: Duration::from_millis(or("record_ms", 200)),
         }
     }
 
@@ -105,27 +158,39 @@ impl Pair {
     }
 }
 
-/// Takes what comes at one of the pair's sockets until the pair has gone.
-pub(super) fn serve(world: &Arc<World>, id: u64, socket: &UdpSocket, is_group: bool) {
+/// Takes what comes at one of the pair's sockets until the pair has gone, or has left the group.
+pub(super) fn serve(world: &Arc<World>, id: u64, socket: &UdpSocket, way: Way) {
     let mut octets = vec![0; 65_536];
     loop {
         let came = socket.recv_from(&mut octets);
         let mut state = world.state();
+        let gone = match (way, state.pairs.get(&id)) {
+            (_, None) => true,
+            (Way::Group(group), Some(pair)) => !pair.groups.contains(&group),
+            (Way::Own | Way::All, Some(_)) => false,
+        };
+        if gone {
+            return;
+        }
         let Some(mut pair) = state.pairs.remove(&id) else {
             return;
         };
         if let Ok((count, from)) = came {
-            take(
+            let refused = take(
                 world,
                 &mut state,
                 &mut pair,
-                (from, is_group),
+                (from, way != Way::Own),
                 &octets[..count],
             );
+            if let Err(counter) = refused {
+                pair.count(counter);
+            }
         }
-        if !is_group {
+        if way == Way::Own {
             ask_again(world, &mut state, &mut pair);
             reads::go_on(world, &mut pair);
+            records::time_out(world, &mut state, &mut pair);
         }
         state.pairs.insert(id, pair);
         drop(state);
@@ -133,78 +198,143 @@ pub(super) fn serve(world: &Arc<World>, id: u64, socket: &UdpSocket, is_group: b
     }
 }
 
+/// Faults of a device that takes what every receiver drops.
+fn lenient(world: &World, octets: &[u8], dropped: &Dropped) -> Option<Datagram> {
+    let mut octets = octets.to_vec();
+    octets.truncate(octets.len().checked_sub(4)?);
+    let first = octets.first_mut()?;
+    match dropped {
+        Dropped::BadCrc { .. } if world.does("crc-unchecked") => {}
+        Dropped::UnknownFormat(4..) if world.does("formats-ignored") => *first &= !0x3c,
+        Dropped::BadVersion { .. } if world.does("versions-unchecked") => {
+            *first = *first & !3 | 1;
+            if let Some(control) = octets.get_mut(1) {
+                *control = *control & 0x3f | 0x40;
+            }
+        }
+        Dropped::UnexpectedOpcode(_) if world.does("opcodes-unchecked") => {
+            *octets.get_mut(1)? = 0x40 | opcode::SEND;
+        }
+        _ => return None,
+    }
+    Datagram::parse(&sealed(octets)).ok()
+}
+
+/// Takes a datagram, or names the counter of what forbids it.
 fn take(
     world: &World,
     state: &mut State,
     pair: &mut Pair,
     (from, is_group): (SocketAddr, bool),
     octets: &[u8],
-) {
-    match Datagram::parse(octets) {
-        Ok(Datagram::Segment(segment)) => {
-            match segment.opcode() {
-                opcode::READ_REQUEST => {
-                    return reads::request(world, state, pair, (from, is_group), &segment);
-                }
-                opcode::READ_RESPONSE => return reads::response(state, pair, from, &segment),
-                _ => {}
-            }
-            let refused = match segment.opcode() {
-                opcode::SEND | opcode::SEND_SE => send(state, pair, &segment),
-                opcode::WRITE_RECORD => write_record(state, pair, from, &segment),
-                opcode::TERMINATE => Err("unsolicited"),
-                _ => Err("no-receive"),
-            };
-            if let Err(counter) = refused {
-                pair.count(counter);
-            }
-        }
-        Ok(Datagram::Exchange(asked)) if asked.kind == 1 => {
-            if is_group && !world.does("cookies-for-groups") {
-                return pair.count("not-well-known");
-            }
-            let cookie = pair.cookie_of(world, from, asked.epoch);
-            let answer = Exchange::answer(asked.epoch, asked.nonce, cookie);
-            out::send(world, pair, from, answer.into());
-        }
-        Ok(Datagram::Exchange(answer)) => {
-            let asked = pair.nonces.contains(&answer.nonce) && answer.epoch == pair.epoch;
-            if pair.peer == Some(from) && asked {
-                pair.cookie = Some(answer.cookie);
-            } else {
-                pair.count("unsolicited");
-            }
-        }
-        Ok(Datagram::Lookup(_)) => pair.count("unknown-format"),
-        Err(dropped) => pair.count(match dropped {
+) -> Result<(), &'static str> {
+    let datagram = match Datagram::parse(octets) {
+        Ok(datagram) => datagram,
+        Err(dropped) => lenient(world, octets, &dropped).ok_or(match dropped {
             Dropped::BadCrc { .. } => "bad-crc",
             Dropped::UnknownFormat(_) => "unknown-format",
             Dropped::BadVersion { .. } => "bad-version",
             Dropped::UnexpectedOpcode(_) => "unexpected-opcode",
             Dropped::Malformed(_) => "malformed",
-        }),
+        })?,
+    };
+    if pair.uc && pair.peer != Some(from) && !world.does("uc-peer-unchecked") {
+        return Err("wrong-peer");
+    }
+    match datagram {
+        Datagram::Segment(segment) => take_segment(world, state, pair, (from, is_group), &segment),
+        Datagram::Exchange(exchange) => {
+            if pair.uc && !world.does("uc-reads-served") {
+                return Err("unexpected-opcode");
+            }
+            take_exchange(world, pair, (from, is_group), exchange)
+        }
+        Datagram::Lookup(_) => Err("unknown-format"),
     }
 }
 
-fn send(state: &mut State, pair: &mut Pair, segment: &Segment) -> Result<(), &'static str> {
-    let Place::Untagged { rsvd, .. } = segment.place else {
-        return Err("malformed");
-    };
-    if rsvd != pair.qkey {
-        return Err("bad-qkey");
+fn take_segment(
+    world: &World,
+    state: &mut State,
+    pair: &mut Pair,
+    (from, is_group): (SocketAddr, bool),
+    segment: &Segment,
+) -> Result<(), &'static str> {
+    let is_read = matches!(
+        segment.opcode(),
+        opcode::READ_REQUEST | opcode::READ_RESPONSE
+    );
+    if pair.uc && is_read && !world.does("uc-reads-served") {
+        return Err("unexpected-opcode");
     }
-    let slot = *pair.receives.front().ok_or("no-receive")?;
-    let from = usize::try_from(slot * pair.octets).unwrap() + GRH;
-    let room = usize::try_from(pair.octets).unwrap() - GRH;
-    if segment.payload.len() > room {
-        return Err("receive-too-short");
+    match (segment.opcode(), segment.extension) {
+        (opcode::READ_REQUEST, _) => reads::request(world, state, pair, (from, is_group), segment),
+        (opcode::READ_RESPONSE, _) => reads::response(world, state, pair, from, segment),
+        (opcode::SEND | opcode::SEND_SE, _) => sends::plain(world, state, pair, from, segment),
+        (opcode::SEGMENTED_SEND, Some(extension)) => {
+            sends::segmented(world, state, pair, from, (segment, extension))
+        }
+        (opcode::WRITE_RECORD, _) => records::take(world, state, pair, (from, is_group), segment),
+        (opcode::TERMINATE, _) => terminate(world, pair, from, segment),
+        _ => Err("unexpected-opcode"),
     }
-    pair.receives.pop_front();
-    let memory = state.memories.get_mut(&pair.room).ok_or("no-receive")?;
-    memory.octets[from..from + segment.payload.len()].copy_from_slice(&segment.payload);
-    let length = GRH + segment.payload.len();
-    pair.completions.push_back(done(slot, 128, length));
+}
+
+fn take_exchange(
+    world: &World,
+    pair: &mut Pair,
+    (from, is_group): (SocketAddr, bool),
+    exchange: Exchange,
+) -> Result<(), &'static str> {
+    if exchange.kind == 1 {
+        if is_group && !world.does("cookies-for-groups") {
+            return Err("not-well-known");
+        }
+        let cookie = pair.cookie_of(world, from, exchange.epoch);
+        let answer = Exchange::answer(exchange.epoch, exchange.nonce, cookie);
+        out::send(world, pair, from, answer.into());
+        return Ok(());
+    }
+    let asked = pair.nonces.contains(&exchange.nonce) && exchange.epoch == pair.epoch;
+    if pair.peer != Some(from) || !asked {
+        return Err("unsolicited");
+    }
+    pair.cookie = Some(exchange.cookie);
     Ok(())
+}
+
+/// What a peer refused: a Read ends, a message becomes an entry of the error queue.
+fn terminate(
+    world: &World,
+    pair: &mut Pair,
+    from: SocketAddr,
+    segment: &Segment,
+) -> Result<(), &'static str> {
+    let told = Terminate::parse(&segment.payload).ok_or("malformed")?;
+    match about(&told) {
+        Some(About::Request(request)) => {
+            reads::refused(world, pair, from, request).ok_or("unsolicited")
+        }
+        Some(About::Message(extension)) => {
+            if extension.epoch != pair.epoch && !world.does("errors-of-any-epoch") {
+                return Err("unsolicited");
+            }
+            let number = if world.does("error-without-number") {
+                0
+            } else {
+                extension.number
+            };
+            let entry = json!({
+                "ok": 1, "reason": 1, "message": number, "layer": told.layer, "type": told.etype, "code": told.code,
+            });
+            if world.does("errors-twice") {
+                pair.errors.push_back(entry.clone());
+            }
+            pair.errors.push_back(entry);
+            Ok(())
+        }
+        None => Err("malformed"),
+    }
 }
 
 /// A completion with success.
@@ -212,33 +342,6 @@ pub(super) fn done(id: u64, opcode: u64, length: usize) -> Value {
     json!({
         "ok": 1, "wr_id": id, "status": 0, "opcode": opcode, "length": length, "flags": 0, "imm": 0, "source": 0,
     })
-}
-
-/// Messages of one segment, which is what the cases have that it is for.
-fn write_record(
-    state: &mut State,
-    pair: &mut Pair,
-    from: SocketAddr,
-    segment: &Segment,
-) -> Result<(), &'static str> {
-    let (Place::Tagged { stag, to }, Some(_), true) =
-        (segment.place, segment.extension, segment.is_last())
-    else {
-        return Err("write-record-off");
-    };
-    let length = segment.payload.len();
-    let there = state.octets_of((stag, to, length as u64), WRITE)?;
-    there.copy_from_slice(&segment.payload);
-    let record = state.number();
-    state.records.insert(
-        record,
-        json!({
-            "ok": 1, "addr": to, "rkey": stag, "length": length, "valid": length, "flags": 0, "imm": 0,
-            "source": from.port(), "ranges": format!("0-{length}"),
-        }),
-    );
-    pair.completions.push_back(done(record, 135, length));
-    Ok(())
 }
 
 /// Asks the peer for its cookie while something waits for that.
@@ -267,7 +370,7 @@ fn ask_again(world: &World, state: &mut State, pair: &mut Pair) {
 pub(super) fn post(world: &World, id: u64, with: &Value) -> Option<()> {
     let mut state = world.state();
     let mut pair = state.pairs.remove(&id)?;
-    if field(with, "opcode", 0) == wr::READ {
+    if number(with, "opcode", 0) == wr::READ {
         let stag = if world.does("sink-stags-in-a-row") {
             0x5100 + u32::try_from(state.number() & 0xff).unwrap() % 16
         } else {
@@ -286,12 +389,12 @@ pub(super) fn post(world: &World, id: u64, with: &Value) -> Option<()> {
 /// The segments of a message, and its completion.
 fn message(world: &World, state: &State, pair: &mut Pair, with: &Value) -> Option<()> {
     let to = pair.peer?;
-    let code = field(with, "opcode", 0);
-    let memory = state.memories.get(&field(with, "mr", 0))?;
-    let from = usize::try_from(memory.margin + field(with, "offset", 0)).ok()?;
-    let length = usize::try_from(field(with, "length", 0)).ok()?;
+    let code = number(with, "opcode", 0);
+    let memory = state.memories.get(&number(with, "mr", 0))?;
+    let from = usize::try_from(memory.margin + number(with, "offset", 0)).ok()?;
+    let length = usize::try_from(number(with, "length", 0)).ok()?;
     let octets = &memory.octets[from..from + length];
-    let solicited = field(with, "flags", 2) & SOLICITED != 0;
+    let solicited = number(with, "flags", 2) & SOLICITED != 0;
     if code == wr::SEND && length <= MOST {
         let mut segment = Segment::send(pair.qkey, pair.msn, octets);
         if solicited {
@@ -305,8 +408,8 @@ fn message(world: &World, state: &State, pair: &mut Pair, with: &Value) -> Optio
         segments(world, pair, (to, with, solicited), octets);
     }
     let opcode = if code <= wr::WRITE_IMM { 1 } else { 0 };
-    let completion = done(field(with, "wr_id", 0), opcode, length);
-    if field(with, "flags", 2) & 2 != 0 {
+    let completion = done(number(with, "wr_id", 0), opcode, length);
+    if number(with, "flags", 2) & 2 != 0 {
         pair.completions.push_back(completion);
     }
     Some(())
@@ -318,19 +421,21 @@ fn segments(
     (to, with, solicited): (SocketAddr, &Value, bool),
     octets: &[u8],
 ) {
-    let code = field(with, "opcode", 0);
+    let code = number(with, "opcode", 0);
     let mut extension = Extension {
         epoch: pair.epoch,
         number: pair.number,
         length: u32::try_from(octets.len()).unwrap(),
         ..Extension::default()
     };
-    pair.number = pair
-        .number
-        .wrapping_add(1 + u32::from(world.does("number-skips")));
+    pair.number = pair.number.wrapping_add(if world.does("number-stays") {
+        0
+    } else {
+        1 + u32::from(world.does("number-skips"))
+    });
     if matches!(code, wr::WRITE_IMM | wr::SEND_IMM) {
         extension.flags |= flag::IMMEDIATE;
-        extension.immediate = u32::from_be(low(field(with, "imm", 0)));
+        extension.immediate = u32::from_be(low(number(with, "imm", 0)));
     }
     if solicited {
         extension.flags |= flag::SOLICITED;
@@ -338,7 +443,7 @@ fn segments(
     if world.does("epoch-changes") {
         extension.epoch ^= extension.number & 1;
     }
-    let (stag, remote) = (low(field(with, "rkey", 0)), field(with, "remote", 0));
+    let (stag, remote) = (low(number(with, "rkey", 0)), number(with, "remote", 0));
     let mut at = 0;
     loop {
         let most = if at == 0 && world.does("segments-of-two-lengths") {

@@ -1,6 +1,7 @@
 //! RDMA Reads of a queue pair, as their target and as their requester.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use dgiwarp_conform::wire::datagram::{MOST as LONGEST, Segment, opcode};
@@ -8,9 +9,12 @@ use dgiwarp_conform::wire::ddp::{Place, ReadRequest, Terminate};
 use serde_json::{Value, json};
 use xtask::clock;
 
-use super::device::{State, World, field, low};
+use super::device::{State, World};
+use super::map::Map;
 use super::out;
 use super::pair::{MOST, Pair, done};
+use crate::misbehaving::control::number;
+use crate::misbehaving::memory::low;
 
 /// The longest Read without a cookie.
 const WITHOUT_COOKIE: u64 = 132;
@@ -20,6 +24,10 @@ const CHUNK: u64 = 30_000;
 const READ: u64 = 4;
 /// Terminates per second.
 const TERMINATES: u32 = 10;
+/// Pause after which missing octets are asked for again.
+const AGAIN: Duration = Duration::from_millis(120);
+/// Requests that are out at a time.
+const REQUESTS: usize = 16;
 
 /// A Read of the pair's program.
 pub(super) struct Read {
@@ -29,26 +37,29 @@ pub(super) struct Read {
     stag: u32,
     size: u64,
     source: (u32, u64),
-    got: u64,
-    /// Octets that were asked for; none before the first request.
-    asked: Option<u64>,
+    map: Map,
+    /// Octets that were asked for, from the beginning.
+    asked: u64,
+    /// The latest request, or response.
+    moved: Option<Instant>,
     until: Instant,
 }
 
 impl Read {
     pub(super) fn new(state: &State, with: &Value, stag: u32) -> Option<Self> {
-        let sink = field(with, "mr", 0);
+        let sink = number(with, "mr", 0);
         let memory = state.memories.get(&sink)?;
-        let limit = Duration::from_millis(field(with, "limit_ms", 2000));
+        let limit = Duration::from_millis(number(with, "limit_ms", 2000));
         Some(Self {
-            id: field(with, "wr_id", 0),
+            id: number(with, "wr_id", 0),
             sink,
-            from: usize::try_from(memory.margin + field(with, "offset", 0)).ok()?,
+            from: usize::try_from(memory.margin + number(with, "offset", 0)).ok()?,
             stag,
-            size: field(with, "length", 0),
-            source: (low(field(with, "rkey", 0)), field(with, "remote", 0)),
-            got: 0,
-            asked: None,
+            size: number(with, "length", 0),
+            source: (low(number(with, "rkey", 0)), number(with, "remote", 0)),
+            map: Map::default(),
+            asked: 0,
+            moved: None,
             until: clock::now() + limit,
         })
     }
@@ -60,43 +71,98 @@ pub(super) fn wants_cookie(world: &World, pair: &Pair) -> bool {
     long && !world.does("long-reads-without-cookie")
 }
 
-/// Sends the next request, if it is time for that, and ends what is over.
-pub(super) fn go_on(world: &World, pair: &mut Pair) {
-    let now = clock::now();
-    while pair.reads.front().is_some_and(|read| now >= read.until)
-        && let Some(read) = pair.reads.pop_front()
-    {
-        pair.completions.push_back(json!({
-            "ok": 1, "wr_id": read.id, "status": 12, "opcode": 2, "length": 0, "flags": 0, "imm": 0, "source": 0,
-        }));
+/// A Read ends in error, and its map is kept.
+fn fail(world: &World, pair: &mut Pair, status: u64) {
+    let Some(read) = pair.reads.pop_front() else {
+        return;
+    };
+    pair.completions.push_back(json!({
+        "ok": 1, "wr_id": read.id, "status": status, "opcode": 2, "length": 0, "flags": 0, "imm": 0, "source": 0,
+    }));
+    let map = if world.does("read-map-empty") {
+        Map::default()
+    } else if world.does("read-map-whole") {
+        read.map.with(0..read.size, true).unwrap_or_default()
+    } else {
+        read.map
+    };
+    pair.failed.insert(read.id, (read.size, map));
+}
+
+/// A peer refuses a Read: the one that waits, if it is that.
+pub(super) fn refused(
+    world: &World,
+    pair: &mut Pair,
+    from: SocketAddr,
+    request: ReadRequest,
+) -> Option<()> {
+    const REMOTE_ACCESS: u64 = 10;
+    let read = pair.reads.front()?;
+    let stag = read.stag == request.sink_stag || world.does("terminates-of-other-reads-taken");
+    let peer = pair.peer == Some(from) || world.does("terminates-of-strangers-taken");
+    if !stag || !peer {
+        return None;
     }
-    let cookie = pair.cookie;
-    let held = wants_cookie(world, pair) && cookie.is_none();
+    fail(world, pair, REMOTE_ACCESS);
+    Some(())
+}
+
+/// Sends the next requests, if it is time for that, and ends what is over.
+pub(super) fn go_on(world: &World, pair: &mut Pair) {
+    const TIMEOUT: u64 = 12;
+    let now = clock::now();
+    while pair.reads.front().is_some_and(|read| now >= read.until) {
+        fail(world, pair, TIMEOUT);
+    }
+    let held = wants_cookie(world, pair) && pair.cookie.is_none();
     let (Some(to), false) = (pair.peer, held) else {
         return;
     };
     let Some(read) = pair.reads.front_mut() else {
         return;
     };
-    if read
-        .asked
-        .is_some_and(|asked| asked > read.got || asked == read.size)
-    {
-        return;
-    }
-    let size = (read.size - read.got).min(CHUNK);
-    read.asked = Some(read.got + size);
-    let request = ReadRequest {
-        sink_stag: read.stag,
-        sink_to: read.got,
-        size: u32::try_from(size).unwrap(),
-        source_stag: read.source.0,
-        source_to: read.source.1 + read.got,
+    let missing = read.map.missing(0..read.asked);
+    let empty = read.size == 0;
+    let ranges: Vec<_> = match read.moved {
+        None => {
+            let end = read.size.min(CHUNK);
+            one(0..end)
+        }
+        Some(_) if missing.is_empty() && read.asked < read.size => {
+            let end = (read.asked + CHUNK).min(read.size);
+            one(read.asked..end)
+        }
+        Some(moved) if now - moved < AGAIN => return,
+        Some(_) if empty => one(0..0),
+        Some(_) => missing.into_iter().take(REQUESTS).collect(),
     };
+    read.moved = Some(now);
+    read.asked = ranges
+        .iter()
+        .map(|range| range.end)
+        .fold(read.asked, u64::max);
+    let (stag, source) = (read.stag, read.source);
+    for range in ranges {
+        let request = ReadRequest {
+            sink_stag: stag,
+            sink_to: range.start,
+            size: u32::try_from(range.end - range.start).unwrap(),
+            source_stag: source.0,
+            source_to: source.1 + range.start,
+        };
+        ask(world, pair, to, request);
+    }
+}
+
+fn one(range: Range<u64>) -> Vec<Range<u64>> {
+    std::iter::once(range).collect()
+}
+
+fn ask(world: &World, pair: &mut Pair, to: SocketAddr, request: ReadRequest) {
     let segment = Segment::read_request(pair.epoch, pair.read_msn, request);
     let step = 1 + u32::from(world.does("read-msn-skips"));
     pair.read_msn = pair.read_msn.wrapping_add(step);
-    let segment = match cookie {
+    let segment = match pair.cookie {
         Some(cookie) => segment.with_cookie(cookie),
         None => segment,
     };
@@ -104,72 +170,96 @@ pub(super) fn go_on(world: &World, pair: &mut Pair) {
 }
 
 /// Takes a segment of a Response.
-pub(super) fn response(state: &mut State, pair: &mut Pair, from: SocketAddr, segment: &Segment) {
+pub(super) fn response(
+    world: &World,
+    state: &mut State,
+    pair: &mut Pair,
+    from: SocketAddr,
+    segment: &Segment,
+) -> Result<(), &'static str> {
     let Place::Tagged { stag, to } = segment.place else {
-        return pair.count("malformed");
+        return Err("malformed");
     };
-    let peer = pair.peer;
+    let known = pair.peer == Some(from) || world.does("responses-of-strangers-taken");
     let read = pair.reads.front_mut();
-    let Some(read) = read.filter(|read| read.stag == stag && peer == Some(from)) else {
-        return pair.count("bad-stag");
+    let Some(read) = read.filter(|read| read.stag == stag && known) else {
+        return Err("bad-stag");
     };
-    let end = to.saturating_add(segment.payload.len() as u64);
-    if to != read.got || end > read.size {
-        return pair.count("out-of-bounds");
+    if segment.payload.is_empty() && read.size > 0 && !world.does("empty-response-ends-read") {
+        return Err("malformed");
     }
+    let mut payload = &segment.payload[..];
+    let mut end = to.saturating_add(payload.len() as u64);
+    if end > read.asked && to < read.asked && world.does("long-responses-cut") {
+        end = read.asked;
+        payload = &payload[..usize::try_from(end - to).unwrap()];
+    }
+    if end > read.asked {
+        return Err("out-of-bounds");
+    }
+    if !payload.is_empty() && read.map.has(&(to..end)) && !world.does("duplicate-responses-placed")
+    {
+        return Err("duplicate");
+    }
+    let map = read.map.with(to..end, true).ok_or("map-full")?;
     if let Some(memory) = state.memories.get_mut(&read.sink) {
         let at = read.from + usize::try_from(to).unwrap();
-        memory.octets[at..at + segment.payload.len()].copy_from_slice(&segment.payload);
+        memory.octets[at..at + payload.len()].copy_from_slice(payload);
     }
-    read.got = end;
-    if end == read.size {
+    read.map = map;
+    read.moved = Some(clock::now());
+    if payload.is_empty() || read.map.octets() == read.size {
         let (id, size) = (read.id, usize::try_from(read.size).unwrap());
         pair.reads.pop_front();
         pair.completions.push_back(done(id, 2, size));
     }
+    Ok(())
 }
 
-/// Answers a request, or drops it.
+/// Answers a request, or names the counter of what forbids it.
 pub(super) fn request(
     world: &World,
     state: &mut State,
     pair: &mut Pair,
     (from, is_group): (SocketAddr, bool),
     segment: &Segment,
-) {
+) -> Result<(), &'static str> {
     let (Some(request), Place::Untagged { rsvd: epoch, .. }) =
         (ReadRequest::parse(&segment.payload), segment.place)
     else {
-        return pair.count("malformed");
+        return Err("malformed");
     };
-    if is_group {
-        return pair.count("not-well-known");
+    if is_group && !world.does("groups-answered") {
+        return Err("not-well-known");
     }
     let size = u64::from(request.size);
     if request.size > LONGEST || request.sink_to.checked_add(size).is_none() {
-        return pair.count("malformed");
+        return Err("malformed");
     }
     let proved = segment.cookie == Some(pair.cookie_of(world, from, epoch))
         || segment.cookie.is_some() && world.does("cookies-unchecked");
     let served = segment.cookie.is_none() && world.does("reads-served-without-cookie");
     if !proved && !served && size > WITHOUT_COOKIE {
-        return pair.count("unvalidated-read");
+        return Err("unvalidated-read");
     }
     let place = (request.source_stag, request.source_to, size);
     let octets = if size == 0 {
         Ok(Vec::new())
     } else {
-        state.octets_of(place, READ).map(|octets| octets.to_vec())
+        state
+            .octets_of(world, place, READ)
+            .map(|octets| octets.to_vec())
     };
     match octets {
         Ok(octets) => answer(world, pair, from, request, &octets),
         Err(counter) => {
-            pair.count(counter);
             if proved {
                 terminate(world, pair, from, counter, request);
             }
+            return Err(counter);
         }
     }
+    Ok(())
 }
 
 fn answer(world: &World, pair: &mut Pair, from: SocketAddr, request: ReadRequest, octets: &[u8]) {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use dgiwarp_conform::wire::datagram::{Datagram, Lookup};
 use serde_json::{Value, json};
 
-use super::device::{State, World, field, socket};
+use super::device::{State, World, socket};
+use crate::misbehaving::control;
 
 const QUESTION: u8 = 1;
 const ANSWER: u8 = 2;
@@ -37,8 +38,8 @@ pub(super) fn open(world: &Arc<World>, asked: &Value, id: u64) -> Option<Value> 
         socket: own.try_clone().ok()?,
         number,
         pair: (u32::from(pair.port), pair.qkey),
-        hold: field(asked, "hold", 0) == 1,
-        reject: field(asked, "reject", 0) == 1,
+        hold: control::number(asked, "hold", 0) == 1,
+        reject: control::number(asked, "reject", 0) == 1,
         asked: BTreeMap::new(),
         questions: 0,
         repeats: 0,
