@@ -63,7 +63,7 @@ impl Sent {
             self.datagrams |= spoke && conversation.datagrams;
         }
         let mut basic: BTreeMap<usize, &'static str> = BTreeMap::new();
-        // What an RFC recommends twice is one finding; a MUST is none the less broken.
+        // A SHOULD that a rule and a case are about is one finding; a MUST is broken all the same.
         let mut recommended: BTreeMap<usize, &'static str> = BTreeMap::new();
         for (number, finding) in trace::judge(&conversations) {
             if plan.selection.leaves_out(finding.rule.id) {

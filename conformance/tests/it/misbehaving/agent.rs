@@ -13,7 +13,7 @@ fn depth(of: &Value, name: &str, otherwise: u16) -> u16 {
     u16::try_from(number(of, name, otherwise.into())).unwrap_or(u16::MAX)
 }
 
-/// What the device does, and its answer; `None` if it cannot.
+/// Obeys, and answers; `None` if the device cannot.
 pub(super) fn obey(world: &Arc<World>, asked: &Value, port: u16) -> Option<Value> {
     let fine = || Some(json!({ "ok": 1 }));
     let id = number(asked, "conn", 0);

@@ -21,7 +21,7 @@ pub(super) fn refused(why: &str) -> Value {
     json!({ "ok": 0, "error": why })
 }
 
-/// Serves a tester until it goes. What `obey` has no answer to is refused.
+/// Serves a tester until it goes. Operations without an answer of `obey` are refused.
 pub(super) fn serve(mut stream: &TcpStream, mut obey: impl FnMut(&Value) -> Option<Value>) {
     let _ = stream.set_nodelay(true);
     for line in BufReader::new(stream).lines().map_while(Result::ok) {

@@ -196,7 +196,7 @@ fn obey(world: &Arc<World>, asked: &Value) -> Option<Value> {
     }
 }
 
-/// What the queue pair says of messages that were not Sends.
+/// Answers about records, failed Reads and errors of a queue pair.
 fn told(world: &World, asked: &Value, id: u64) -> Option<Value> {
     let mut state = world.state();
     let mut pair = state.pairs.remove(&id)?;

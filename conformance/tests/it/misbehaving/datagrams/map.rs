@@ -1,4 +1,4 @@
-//! What is there of a message, and which numbers of a source are closed.
+//! Validity maps of messages, and the closed numbers of a source.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -60,7 +60,7 @@ fn a_fault_is_found_and_nothing_else() {
         .copied()
         .collect();
     assert_eq!(often.len(), OFTEN.len(), "names that are in the table");
-    // Those of cases that take their time are for the long run.
+    // Cases of other faults that take their time are for the long run.
     each_of(&often, |fault| {
         let own = FAULTS.iter().find(|(name, _)| *name == fault);
         tested(fault, |id| {

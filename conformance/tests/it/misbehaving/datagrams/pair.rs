@@ -30,11 +30,11 @@ pub(super) type Key = (SocketAddr, u32, u32);
 /// Which of a queue pair's sockets a datagram came to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// That of its own address.
+    /// The one of its own address.
     Own,
-    /// That of all hosts.
+    /// The one of all hosts.
     All,
-    /// That of a group.
+    /// The one of a group.
     Group(Ipv4Addr),
 }
 
@@ -303,7 +303,7 @@ fn take_exchange(
     Ok(())
 }
 
-/// What a peer refused: a Read ends, a message becomes an entry of the error queue.
+/// Takes a Terminate: a Read ends, a message becomes an entry of the error queue.
 fn terminate(
     world: &World,
     pair: &mut Pair,
