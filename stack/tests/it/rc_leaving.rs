@@ -241,3 +241,29 @@ fn late_receives_get_what_a_sender_left() {
         assert_eq!(server_cq.poll_one().unwrap(), None);
     }
 }
+
+/// A program whose receives are all taken posts one again when it looks, and the connection may be over by then.
+#[test]
+fn a_receive_that_is_posted_behind_the_end_is_flushed() {
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let pd = rnic.alloc_pd();
+    for peer_leaves in [true, false] {
+        let [(client, _client_cq), (server, cq)] = [(); 2].map(|()| {
+            let cq = rnic.create_cq(16).unwrap();
+            (pd.create_rc_qp(&RcQpAttr::new(&cq, &cq)).unwrap(), cq)
+        });
+        connect(&client, &server, depths(0));
+        let leaves = if peer_leaves { &client } else { &server };
+        leaves.disconnect();
+        let until = now() + SOON;
+        while server.end().is_none() {
+            assert_eq!(cq.poll_one().unwrap(), None);
+            assert!(now() < until, "the end is not reported");
+        }
+        for wr_id in 1..3 {
+            server.post_recv(&[RecvWr { wr_id, sges: &[] }]).unwrap();
+            let wc = cq.wait(SOON).unwrap().expect("a completion");
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Flushed));
+        }
+    }
+}

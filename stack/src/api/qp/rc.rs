@@ -452,12 +452,16 @@ impl RcQp {
     }
 
     /// Posts receives, in order (`ibv_post_recv(3)`). A message that finds none waits for it, or ends the
-    /// connection: [`RcOptions::no_receive`](crate::RcOptions::no_receive).
+    /// connection: [`RcOptions::no_receive`](crate::RcOptions::no_receive). Receives behind the end complete with `Flushed`.
     ///
     /// # Errors
     /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
-        self.shared.recv_queue.post_own(wrs)
+        let posted = self.shared.recv_queue.post_own(wrs);
+        if self.shared.is_over() {
+            self.shared.flush();
+        }
+        posted
     }
 
     /// Begins to close the connection gracefully: posted work requests get up to a second to leave, and a peer of our own kind a moment to place it;

@@ -32,6 +32,7 @@ use crate::{
 use dgiwarp_engine::cm::connect::is_established;
 use dgiwarp_engine::connected::{
     DeferredDisconnect, GracefulClose, RcConfig, RcEngine, RcSendWqe, Taken, TcpClose,
+    flush_receives,
 };
 use dgiwarp_engine::recv_queue::{Waiter, WeakWaiter};
 use dgiwarp_engine::sq_drain::SqDrain;
@@ -531,8 +532,9 @@ impl RcShared {
         let Some(end) = link.engine.end() else {
             return;
         };
-        if !link.engine.is_dormant() {
-            self.unlocked.over.store(true, Ordering::Release);
+        if !link.engine.is_dormant() && !self.unlocked.over.swap(true, Ordering::AcqRel) {
+            // Receives that were posted behind the engine's flush; those that follow see that it is over.
+            flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
         }
         if !link.tcp_close.has_begun() && link.engine.had_bad_crc() {
             self.background().copy_all();
