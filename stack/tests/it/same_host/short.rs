@@ -1,9 +1,12 @@
 //! Short messages while both ends are polled, here by one thread: they take the direct way, and all rules hold there.
 
+use std::thread;
+use std::time::Duration;
+
 use dgiwarp::{RcEnd, RcOperation, RcSendWr, SameHostMode, WcOpcode, WcStatus};
 
-use super::{End, RECEIVES, SOON, at_once, connect, message};
-use crate::common::now;
+use super::{End, RECEIVES, SOON, Waits, at_once, connect, message};
+use crate::common::{self, now};
 
 /// Messages of 64 octets each way, many more than park both lanes.
 const ROUNDS: usize = 2000;
@@ -37,8 +40,12 @@ impl End {
     }
 }
 
-fn ping_pong([client, server]: &[End; 2]) {
-    for _ in 0..ROUNDS {
+fn ping_pong(ends: &[End; 2]) {
+    exchange(ends, ROUNDS);
+}
+
+fn exchange([client, server]: &[End; 2], rounds: usize) {
+    for _ in 0..rounds {
         client.send(SHORT);
         server.takes(SHORT);
         server.send(SHORT);
@@ -48,7 +55,7 @@ fn ping_pong([client, server]: &[End; 2]) {
 
 /// Two ends whose short messages go the direct way.
 fn warm() -> [End; 2] {
-    let ends = [(); 2].map(|()| End::with(at_once(SameHostMode::Auto)));
+    let ends = [(); 2].map(|()| End::with(at_once(SameHostMode::Ring)));
     connect(&ends[0], &ends[1]);
     let until = now() + SOON;
     // They meet in the background.
@@ -161,4 +168,23 @@ fn short_writes_are_checked() {
     assert_eq!(wc.status, WcStatus::RemoteAccess);
     assert_eq!(server.memory.to_vec(at, 8), b"octets!!");
     assert!(matches!(client.qp.end(), Some(RcEnd::Stream(_))));
+}
+
+/// A sender that polled when it posted, and sleeps or polls on: the peer places the message later, and sends nothing itself.
+#[test]
+fn a_sender_that_sleeps_has_its_completion() {
+    let ends = warm();
+    let [client, server] = &ends;
+    for round in 0..30u64 {
+        exchange(&ends, 200);
+        client.send(SHORT);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                common::sleep(Duration::from_millis(round % 10));
+                server.takes(SHORT);
+            });
+            let wc = client.next(Waits::Sleeping);
+            assert_eq!(wc.wr_id, 1000);
+        });
+    }
 }

@@ -210,9 +210,12 @@ impl RcShared {
             return false;
         }
         link.pipe.want_bells(wanted, link.paused);
-        // An end that sleeps requests the acknowledgements that it waits for.
         self.exchange_placed(link);
         self.note_lane(link);
+        if wanted {
+            // Acknowledgements in memory ring nobody: those that are missing still are requested now.
+            self.work(inner);
+        }
         true
     }
 }
