@@ -112,8 +112,68 @@ fn no_circle_of_imports_is_large() {
     hold("files in circles of more than 3", 0, &sizes, IN_CIRCLES);
 }
 
+/// The name of a file's module and the files that may declare it; `None` for the root of a crate.
+fn declared_in(path: &str) -> Option<(&str, [String; 4])> {
+    let (folder, file) = path.rsplit_once('/')?;
+    let stem = file.strip_suffix(".rs")?;
+    let (stem, folder) = match stem {
+        "lib" | "main" | "build" => return None,
+        "mod" => folder.rsplit_once('/').map(|(above, name)| (name, above))?,
+        _ => (stem, folder),
+    };
+    let roots = ["tests", "bin", "examples", "benches", "fuzz_targets"];
+    let last = folder.rsplit('/').next();
+    if !folder.contains("/src/") && last.is_some_and(|last| roots.contains(&last)) {
+        return None;
+    }
+    let parents = ["mod.rs", "lib.rs", "main.rs"].map(|name| format!("{folder}/{name}"));
+    let [first, second, third] = parents;
+    Some((stem, [first, second, third, format!("{folder}.rs")]))
+}
+
+/// A file that no module declares is not compiled, and tests in it pass unseen.
+#[test]
+fn every_file_is_declared_by_a_module() {
+    let files = tree::rust_files();
+    let text = |path: &String| {
+        files
+            .iter()
+            .find(|file| file.path == *path)
+            .map(|file| file.text.as_str())
+    };
+    let mut undeclared = Vec::new();
+    let mut seen = 0;
+    for file in &files {
+        let Some((module, parents)) = declared_in(&file.path) else {
+            continue;
+        };
+        let mut parents = parents.iter().filter_map(text).peekable();
+        if parents.peek().is_none() {
+            continue;
+        }
+        seen += 1;
+        if !parents.any(|text| declares(text, module)) {
+            undeclared.push(file.path.clone());
+        }
+    }
+    assert!(seen > 500, "only {seen} files were seen");
+    assert_none("files that no module declares", &undeclared);
+}
+
+fn declares(text: &str, module: &str) -> bool {
+    text.lines().map(str::trim).any(|line| {
+        line.strip_suffix(';')
+            .and_then(|line| line.rsplit_once("mod "))
+            .is_some_and(|(_, name)| name == module)
+    })
+}
+
 #[test]
 fn the_rules_see_what_they_forbid() {
+    assert!(declares("pub(crate) mod a;\n", "a") && !declares("// mod a;\nmod ab;\n", "b"));
+    assert!(declared_in("a/src/lib.rs").is_none() && declared_in("a/tests/b.rs").is_none());
+    assert_eq!(declared_in("a/src/b/mod.rs").map(|it| it.0), Some("b"));
+    assert_eq!(declared_in("a/src/b/c.rs").unwrap().1[3], "a/src/b.rs");
     assert!(is_test("a/src/b/tests.rs") && is_test("a/src/b/x_tests.rs"));
     assert!(!is_test("a/src/contests.rs"));
     let text = "// One.\n\nfn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\n";
