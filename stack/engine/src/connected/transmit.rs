@@ -176,6 +176,14 @@ impl RcEngine {
         self.startable().is_some()
     }
 
+    /// Whether posted work requests wait for the peer's first FPDUs: those of a Responder (RFC 5044 §7.1.2), and those that depend on the kind of peer.
+    pub fn awaits_first_fpdus(&self) -> bool {
+        self.end.is_none()
+            && !self.sq_drain.holds()
+            && self.sends.unstarted().is_some()
+            && !(self.llp.may_send() && self.is_peer_detected())
+    }
+
     /// The next work request, if it [may begin](Self::may_begin), with its number.
     #[inline]
     pub(super) fn startable(&self) -> Option<(u64, &RcSendWqe)> {

@@ -167,9 +167,15 @@ impl Rnic {
         self.shared.statistics.write_all();
     }
 
-    /// For programs that end without closing the device: lets octets that connected queue pairs accepted leave, for at most 200 ms. They can be used no
-    /// more.
+    /// For programs that end without closing the device: lets octets that connected queue pairs accepted leave, for at most 200 ms, or half a second from
+    /// [`RcQp::start`](crate::RcQp::start) where a connection is coming up. They can be used no more.
     pub fn leave_process(&self) {
+        // Locked for the time in which the first paired queue pair is made, at most.
+        let oob_connections = self.shared.oob_connections.try_lock();
+        let oob_connections = oob_connections.and_then(|it| it.clone());
+        if let Some(oob_connections) = oob_connections {
+            oob_connections.let_all_leave();
+        }
         self.shared.background.leave_process();
     }
 

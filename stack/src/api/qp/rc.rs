@@ -14,7 +14,7 @@ use dgiwarp_rdmap::wire::AtomicOperation;
 use crate::api::device::statistics::{Counts as _, Entry};
 use crate::api::qp::qpn::Qpn;
 use crate::driver::cm::connect::{Caller, Cm};
-use crate::driver::cm::oob_connect::OobConnections;
+use crate::driver::cm::oob_connect::{OobConnections, has_untaken_of};
 use crate::driver::tcp::qp::RcShared;
 use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, Error, Established, MpaConfig, MwType,
@@ -192,7 +192,7 @@ const OPERAND: u32 = 8;
 ///
 /// Dropping it ends posted work requests without completions, and closes the connection in the background: their octets still leave, up to a
 /// mebibyte that TCP has not taken, and has a second for it; the peer has two for closing its half. The last handle of the device waits for
-/// this up to 200 ms.
+/// this up to 200 ms. Work requests of a paired QP that wait for its connection have half a second from [`start`](Self::start) to leave, which the drop waits for.
 #[derive(Debug)]
 pub struct RcQp {
     pub(crate) shared: Arc<RcShared>,
@@ -377,9 +377,24 @@ impl RcQp {
     }
 
     /// Ends the connection, if there is one, and flushes everything posted (`ibv_modify_qp(3)` to the error state). Messages that
-    /// have arrived are delivered before. Receives that are posted later stay until it is called again.
+    /// have arrived are delivered before. Receives that are posted later stay until it is called again. Work requests of a paired QP that wait for its connection have half a
+    /// second from [`start`](Self::start) to leave.
     pub fn flush(&self) {
+        self.let_leave();
         self.shared.flush();
+    }
+
+    /// Has the disconnect event of this QP's connection come behind the messages that the peer's host has sent to [paired](RcQpAttr::paired) QPs of this process: they are received first, and the
+    /// event waits up to a second for the program to take their completions. For a connection that carries events and private data alone, beside paired QPs with the messages
+    /// (`rdma_connect(3)` without a queue pair).
+    pub fn disconnect_behind_paired(&self) {
+        self.shared.follow(has_untaken_of);
+    }
+
+    fn let_leave(&self) {
+        if let Some(oob_connections) = &self.oob_connections {
+            oob_connections.let_leave(&self.shared);
+        }
     }
 
     /// Whether a message of the peer raises [`AsyncEvent::CommunicationEstablished`](crate::AsyncEvent::CommunicationEstablished), once: so it is in RTR, before the
@@ -591,6 +606,7 @@ fn work(operation: RcOperation) -> RcWork {
 
 impl Drop for RcQp {
     fn drop(&mut self) {
+        self.let_leave();
         if let Some(oob_connections) = &self.oob_connections {
             oob_connections.forget(self.qpn());
         }

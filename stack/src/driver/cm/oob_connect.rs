@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Event};
+use nix::poll::PollFlags;
 use parking_lot::Mutex;
 
 use crate::api::qp::qpn::Qpn;
@@ -35,6 +36,13 @@ const PORTS: RangeInclusive<u16> = 256..=65_534;
 const TRIES: usize = 64;
 /// Time for one attempt's TCP handshake and startup.
 const ATTEMPT: Duration = Duration::from_secs(10);
+/// Time that posted work requests have to leave from when their QP may send, if the program takes it out of service.
+const LEAVE_FOR: Duration = Duration::from_millis(500);
+/// Poll interval of [`let_leave`](OobConnections::let_leave) while another thread does the work.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The out-of-band connections of all devices, with their process: a child has copies of its parent's.
+static ALL: Mutex<Vec<(u32, Weak<OobConnections>)>> = Mutex::new(Vec::new());
 
 /// The driver's state of a QP.
 #[derive(Debug)]
@@ -42,6 +50,10 @@ struct Pair {
     qp: Weak<RcShared>,
     pd: PdId,
     ticket: Option<ConnectTicket>,
+    /// Address of the peer that the program named.
+    peer: Option<IpAddr>,
+    /// Time of the change to ready-to-send.
+    started: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -88,12 +100,17 @@ impl OobConnections {
         ports: Option<RangeInclusive<u16>>,
         crc: CrcPreference,
     ) -> Result<Arc<Self>, Error> {
-        Ok(Arc::new(Self {
+        let new = Arc::new(Self {
             startups: MpaStartups::new()?,
             ports: ports.unwrap_or(0..=0),
             crc,
             table: Mutex::default(),
-        }))
+        });
+        let mut all = ALL.lock();
+        all.retain(|(_, connections)| connections.strong_count() > 0);
+        all.push((std::process::id(), Arc::downgrade(&new)));
+        drop(all);
+        Ok(new)
     }
 
     /// Reserves a QPN for a QP that [`enter`](Self::enter) adds.
@@ -115,6 +132,8 @@ impl OobConnections {
             qp: Arc::downgrade(qp),
             pd,
             ticket: None,
+            peer: None,
+            started: None,
         };
         table.qps.insert(qpn, pair);
         table.pairs.insert(qpn);
@@ -177,6 +196,8 @@ impl OobConnections {
         let mut table = self.table.lock();
         if let Some(pair) = table.qps.get_mut(&qpn) {
             pair.ticket = Some(ticket);
+            pair.peer = Some(pairing.peer.to_canonical());
+            pair.started = None;
         }
         table.pairs.pair(clock::now(), qpn, pairing);
         self.act(&mut table);
@@ -185,8 +206,57 @@ impl OobConnections {
     /// Handles the change of a QP to ready-to-send.
     pub(crate) fn start(&self, qpn: u32, start: Start) {
         let mut table = self.table.lock();
-        table.pairs.start(clock::now(), qpn, start);
+        let now = clock::now();
+        if let Some(pair) = table.qps.get_mut(&qpn) {
+            pair.started.get_or_insert(now);
+        }
+        table.pairs.start(now, qpn, start);
         self.act(&mut table);
+    }
+
+    /// Lets the posted work requests of a QP leave that is to be taken out of service while its connection is coming up. A NIC, which needs no connection before the
+    /// first message, has sent them before any later call of its program.
+    pub(crate) fn let_leave(&self, qp: &RcShared) {
+        let started = self
+            .table
+            .lock()
+            .qps
+            .get(&qp.qpn)
+            .and_then(|pair| pair.started);
+        let Some(started) = started else {
+            return;
+        };
+        let deadline = started + LEAVE_FOR;
+        while qp.is_coming_up() {
+            let now = clock::now();
+            if deadline <= now {
+                return;
+            }
+            let until = deadline.min(now + POLL_INTERVAL);
+            tcp::wait(self.work_fd(), PollFlags::POLLIN, Some(until));
+            self.progress();
+        }
+    }
+
+    /// Lets the posted work requests of all QPs leave, as the process ends.
+    pub(crate) fn let_all_leave(&self) {
+        // A signal handler may have ended the process in a thread that has the lock.
+        let Some(table) = self.table.try_lock_for(LEAVE_FOR) else {
+            return;
+        };
+        let started = table.qps.values().filter(|pair| pair.started.is_some());
+        let qps: Vec<_> = started.filter_map(|pair| pair.qp.upgrade()).collect();
+        drop(table);
+        for qp in qps {
+            self.let_leave(&qp);
+        }
+    }
+
+    /// QPs whose program named a peer at this address. A caller that holds the lock of another QP may lock them: the table is not locked any more.
+    fn qps_with(&self, peer: IpAddr) -> Vec<Arc<RcShared>> {
+        let table = self.table.lock();
+        let of_peer = table.qps.values().filter(|pair| pair.peer == Some(peer));
+        of_peer.filter_map(|pair| pair.qp.upgrade()).collect()
     }
 
     /// Executes the engine's actions.
@@ -335,6 +405,19 @@ impl OobConnections {
         };
         pairs.arrived(clock::now(), id, over.peer.ip(), &private_data, is_free);
     }
+}
+
+/// Receives the messages that a host has sent to QPs of this process, and returns whether completions of theirs lie in a completion queue, or a connection with the host is coming up.
+pub(crate) fn has_untaken_of(peer: IpAddr) -> bool {
+    let process = std::process::id();
+    let of_process = |(at, connections): &(u32, Weak<OobConnections>)| {
+        (*at == process).then(|| connections.upgrade()).flatten()
+    };
+    let devices: Vec<_> = ALL.lock().iter().filter_map(of_process).collect();
+    let qps = devices.iter().flat_map(|device| device.qps_with(peer));
+    // Each of them receives.
+    let untaken = qps.filter(|qp| qp.has_untaken());
+    untaken.count() > 0
 }
 
 impl Task for OobConnections {

@@ -1,5 +1,6 @@
 //! A connected QP: its engine with its TCP connection, shared by posting and polling threads.
 
+mod coming_up;
 mod deferred_disconnect;
 mod ending;
 mod lanes;
@@ -8,7 +9,7 @@ mod send_state;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -50,6 +51,8 @@ const PATH_LASTS: Duration = Duration::from_millis(100);
 struct Link {
     engine: RcEngine,
     pipe: Pipe,
+    /// Address of the peer's host.
+    peer: IpAddr,
     tcp_close: TcpClose,
     liveness: Liveness,
     /// Set while a disconnect of this end's program is under way.
@@ -102,6 +105,8 @@ pub(crate) struct RcInner {
     awaits_first_message: bool,
     /// Counters of connections that are gone, if there are any.
     past: Option<Box<QpCounters>>,
+    /// Check whether messages that the host at an address has sent to other QPs are still to be taken: the disconnect event comes behind them.
+    follows: Option<fn(IpAddr) -> bool>,
 }
 
 impl RcInner {
@@ -349,6 +354,7 @@ impl RcShared {
                 denied: inner.denied,
                 ..config
             };
+            let peer = config.peer.ip().to_canonical();
             let waiter: WeakWaiter = Arc::<Self>::downgrade(self);
             let mut engine = RcEngine::new(config, mpa, waiter).with_xrc(self.unlocked.xrc.clone());
             engine.limit_sends(self.posting.max());
@@ -376,6 +382,7 @@ impl RcShared {
             inner.link = Some(Link {
                 engine,
                 pipe,
+                peer,
                 tcp_close: TcpClose::default(),
                 liveness: Liveness::new(self.unlocked.patience),
                 graceful_close: None,

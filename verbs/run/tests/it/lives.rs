@@ -2,6 +2,7 @@
 
 use crate::common::RUN;
 use crate::common::each::{compiled, for_each_gid, gids, prints_ok, runs, runs_as};
+use std::net::IpAddr;
 use std::process::Command;
 use xtask::lab::Namespace;
 use xtask::skips;
@@ -14,6 +15,24 @@ fn queue_pairs_go_back_to_reset_and_up_again() {
 #[test]
 fn a_process_that_sends_and_ends_loses_nothing() {
     for_each_gid("exit", include_str!("../c/exit.c"));
+}
+
+#[test]
+fn messages_leave_before_their_queue_pair_though_nothing_is_connected_yet() {
+    for_each_gid("early", include_str!("../c/early.c"));
+}
+
+#[test]
+fn a_disconnect_event_comes_behind_messages_beside_its_connection() {
+    let Some(program) = compiled("behind", include_str!("../c/behind.c")) else {
+        return;
+    };
+    for (index, gid) in gids().iter() {
+        // An identifier has no scope.
+        if !matches!(gid.address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+            runs(&program, &[gid.address.to_string(), index.to_string()]);
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::common::each::{addresses, compiled, prints_ok, runs_as};
 use crate::common::linked::linked;
 use crate::common::scene::{Family, Place, Scene};
-use crate::common::session::{self, End, Ready};
+use crate::common::session::{self, End, Finish, Ready};
 use crate::common::{RUN, compile, have, skip};
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -94,6 +94,50 @@ fn ucx_listens_without_a_setting() {
         let client = CLIENT.program(&program).environment(BY_TCP);
         let server = SERVER.program(&program).environment(&[("UCX_TLS", "tcp")]);
         session::run(&scene, Family::V4, &[server, client, client, client]);
+    }
+}
+
+/// UCX's own example: a client posts its message, resets its end at once, and disconnects; the server has the message first, and serves the next client.
+#[test]
+fn ucx_serves_clients_that_leave_at_once() {
+    const SERVER: End = End::server("stdbuf -oL {program} -p {port}")
+        .ready(Ready::Says("Waiting for connection"))
+        .finish(Finish::Stopped)
+        .complains(&["server is listening"])
+        .polls();
+    const CLIENT: End = End::client("{program} -p {port} -a {server}")
+        .ready(Ready::Ended)
+        .says(&["Client: iteration #1"])
+        .complains(&[])
+        .polls();
+    const RC: &[(&str, &str)] = &[("UCX_TLS", "rc_verbs,self")];
+    const UD: &[(&str, &str)] = &[("UCX_TLS", "ud_verbs,self")];
+    const RECEIVED: &str = "UCX data message was received";
+    let examples = Path::new("/usr/share/doc/libucx-dev/examples");
+    let Ok(source) = std::fs::read_to_string(examples.join("ucp_client_server.c")) else {
+        return skip(
+            "ucp_client_server",
+            "ucp_client_server.c is missing (Debian package libucx-dev, with its documentation)",
+        );
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let include = format!("-I{}", examples.display());
+    let arguments = [include.as_str(), "-lucp", "-lucs"];
+    let test = "ucp_client_server";
+    let Some(program) = compile(test, directory.path(), &source, &arguments) else {
+        return;
+    };
+    let Some(scene) = Scene::new(test, Place::Here) else {
+        return;
+    };
+    for (environment, interface) in [(RC, "stream"), (RC, "tag"), (RC, "am"), (UD, "stream")] {
+        let client = CLIENT.program(&program).environment(environment);
+        let server = SERVER.program(&program).environment(environment);
+        let ends = [server, client, client, client, client];
+        let words = ["-c", interface];
+        let ended = session::run_with(&scene, Family::V4, &ends, &words);
+        let received = ended[0].stdout.matches(RECEIVED).count();
+        assert_eq!(received, ends.len() - 1, "{ended:?}");
     }
 }
 

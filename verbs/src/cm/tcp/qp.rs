@@ -43,6 +43,7 @@ impl ConnectionQp {
             return Ok(Self::ByNumber(qp));
         }
         let rnic = &device.context()?.rnic;
+        // The program's own queue pairs carry its messages.
         let stand_in = rnic.create_cq(4).and_then(|cq| {
             let attr = RcQpAttr::from(QpAttr {
                 max_send_wr: 1,
@@ -50,7 +51,9 @@ impl ConnectionQp {
                 max_sge: 1,
                 ..QpAttr::new(&cq, &cq)
             });
-            rnic.alloc_pd().create_rc_qp(&attr)
+            let qp = rnic.alloc_pd().create_rc_qp(&attr)?;
+            qp.disconnect_behind_paired();
+            Ok(qp)
         });
         stand_in.map(Self::StandIn).map_err(errno::of)
     }

@@ -16,9 +16,10 @@ impl RcShared {
             return;
         }
         let disconnected = link.graceful_close.is_some();
+        let (follows, peer) = (inner.follows, link.peer);
         let untaken = || {
-            let mut queues = [&self.send_cq, &self.recv_cq].into_iter();
-            queues.any(|cq| cq.has_success_of(self.qpn))
+            let others = follows.is_some_and(|follows| follows(peer));
+            others || self.has_success()
         };
         if link
             .deferred_disconnect
@@ -26,6 +27,12 @@ impl RcShared {
         {
             push(inner, end);
         }
+    }
+
+    /// Whether completions of messages lie in the completion queues.
+    pub(super) fn has_success(&self) -> bool {
+        let mut queues = [&self.send_cq, &self.recv_cq].into_iter();
+        queues.any(|cq| cq.has_success_of(self.qpn))
     }
 
     /// Raises a deferred disconnect event now: the QP is going, and with it the completions from before the end.

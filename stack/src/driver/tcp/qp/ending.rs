@@ -139,7 +139,7 @@ impl RcShared {
         let now = clock::now();
         let outstanding = Outstanding {
             is_up: link.engine.end().is_none() && link.tcp_close.may_send(),
-            unsent: link.engine.has_unsent(now),
+            unsent: link.engine.has_unsent(now) || link.engine.awaits_first_fpdus(),
             unplaced: !link.paused && link.engine.awaits_placement(),
         };
         match graceful_close.poll(now, outstanding) {
@@ -159,7 +159,7 @@ impl RcShared {
     }
 
     /// Places and acknowledges octets that have arrived: a NIC would have done so already.
-    fn receive_last(&self, link: &mut Link) {
+    pub(super) fn receive_last(&self, link: &mut Link) {
         for _ in 0..LAST_READS {
             if self.receive_locked(link, From::All) == Received::Nothing {
                 break;
