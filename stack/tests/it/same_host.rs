@@ -219,6 +219,23 @@ fn messages_keep_their_order_while_the_stream_moves() {
     }
 }
 
+/// Programs that set nothing share memory, also with one that asks for it.
+#[test]
+fn connections_move_by_default() {
+    let by_default = Config::default().same_host;
+    for modes in [
+        [by_default, by_default],
+        [by_default, SameHostMode::Ring],
+        [SameHostMode::Ring, by_default],
+    ] {
+        let [client, server] = modes.map(End::new);
+        connect(&client, &server);
+        both(&client, &server, 60, [Waits::Polling, Waits::Sleeping]);
+        let (sent, received) = client.lane_octets();
+        assert!(sent > 0 && received > 0, "{modes:?}: {sent} {received}");
+    }
+}
+
 /// A connection moves once TCP has carried as much as its Initiator's setting, and not before.
 #[test]
 fn a_connection_with_little_traffic_takes_no_memory() {
@@ -310,7 +327,8 @@ fn one_end_alone_does_not_move() {
     for modes in [
         [SameHostMode::Ring, SameHostMode::Off],
         [SameHostMode::Off, SameHostMode::Ring],
-        [SameHostMode::Auto, SameHostMode::Ring],
+        [SameHostMode::Auto, SameHostMode::Off],
+        [SameHostMode::Off, SameHostMode::Auto],
     ] {
         let [client, server] = modes.map(End::new);
         connect(&client, &server);

@@ -308,7 +308,7 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "DGIWARP_SAME_HOST",
-        help: "connections within this host: ring takes them through shared memory where the peer does too, off leaves them to TCP, auto is off in this version",
+        help: "connections within this host: auto and ring take them through shared memory where the peer does too, off leaves them to TCP",
         set: |config, text| {
             config.same_host = match text {
                 "auto" => SameHostMode::Auto,
@@ -367,10 +367,10 @@ pub const KNOBS: &[Knob] = &[
 /// Way of connections whose ends are on one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SameHostMode {
-    /// The default: as [`Off`](Self::Off) in this version.
+    /// The default: the fastest way that both ends have, which is that of [`Ring`](Self::Ring) in this version.
     #[default]
     Auto,
-    /// Shared memory, where the peer has it too; faults and captures keep the connections of a device on TCP.
+    /// Shared memory, where the peer has it too; faults, captures and limits of the rate keep the connections of a device on TCP.
     Ring,
     /// TCP.
     Off,
@@ -482,7 +482,7 @@ impl Config {
     /// Whether connections within this host may go through shared memory. Faults, captures and rates are about a network.
     pub(crate) fn shares_host(&self) -> bool {
         let on_network = self.fault.is_some() || self.pcap.is_some() || self.max_rate > 0;
-        self.same_host == SameHostMode::Ring && !on_network
+        self.same_host != SameHostMode::Off && !on_network
     }
 
     /// The defaults with the settings of the environment, and one warning for each `DGIWARP_*` variable that is

@@ -37,6 +37,8 @@ pub(crate) fn latency(
             .args(["-F", "-p", &port.to_string()])
             .args(["-s", &size.to_string(), "-n", &iters.to_string()])
             .args(host)
+            // Its rows are beside those of sockets.
+            .env("DGIWARP_SAME_HOST", "off")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
