@@ -122,16 +122,10 @@ mod tests {
     use super::*;
     use crate::QueueNumber;
     use crate::wire::Control;
-    use crate::wire::control::DV;
 
     fn header(msn: u32, offset: u32, last: bool) -> UntaggedHeader {
         UntaggedHeader {
-            control: Control {
-                tagged: false,
-                last,
-                format: 0,
-                version: DV,
-            },
+            control: Control::new(false, last),
             rsvd_ulp: 0,
             rsvd_ulp_word: 0,
             queue_number: QueueNumber::SEND,

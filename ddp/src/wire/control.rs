@@ -33,6 +33,18 @@ pub struct Control {
 }
 
 impl Control {
+    /// Fields of a segment of version [`DV`], reserved bits zero.
+    #[must_use]
+    #[inline]
+    pub const fn new(tagged: bool, last: bool) -> Self {
+        Self {
+            tagged,
+            last,
+            format: 0,
+            version: DV,
+        }
+    }
+
     /// Fields of an octet; every value is valid.
     #[must_use]
     #[inline]
@@ -72,5 +84,9 @@ mod tests {
         assert!(control.tagged && control.last);
         assert_eq!((control.format, control.version), (0, DV));
         assert_eq!(Control::parse(0b0011_1101).format, 0xf);
+        // RFC 5041 §4.1: reserved bits are zero.
+        let made = [(false, false), (false, true), (true, false), (true, true)]
+            .map(|(tagged, last)| Control::new(tagged, last).emit());
+        assert_eq!(made, [0x01, 0x41, 0x81, 0xc1]);
     }
 }

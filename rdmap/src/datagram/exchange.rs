@@ -66,12 +66,7 @@ impl CookieExchange {
     /// The octets, reserved ones zero.
     #[must_use]
     pub fn emit(&self) -> Short {
-        let first = Control {
-            tagged: false,
-            last: true,
-            format: 0,
-            version: control::DV,
-        };
+        let first = Control::new(false, true);
         let kind: u8 = match self.kind {
             ExchangeKind::Request => 1,
             ExchangeKind::Answer => 2,

@@ -311,7 +311,7 @@ impl Template {
                 extension,
             } => {
                 let header = TaggedHeader {
-                    control: first_octet(true, segment),
+                    control: Control::new(true, segment.last),
                     rsvd_ulp: Opcode::WriteRecord.emit(),
                     stag,
                     tagged_offset: base
@@ -378,18 +378,9 @@ impl Prefix {
     }
 }
 
-fn first_octet(tagged: bool, segment: Segment) -> Control {
-    Control {
-        tagged,
-        last: segment.last,
-        format: 0,
-        version: control::DV,
-    }
-}
-
 fn untagged_header(segment: Segment, opcode: Opcode, qkey: u32, msn: Msn) -> UntaggedHeader {
     UntaggedHeader {
-        control: first_octet(false, segment),
+        control: Control::new(false, segment.last),
         rsvd_ulp: opcode.emit(),
         rsvd_ulp_word: qkey,
         queue_number: QueueNumber::SEND,

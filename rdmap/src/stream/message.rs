@@ -1,7 +1,6 @@
 //! Outgoing messages: headers and segmentation.
 
 use arrayvec::ArrayVec;
-use dgiwarp_ddp::wire::control::DV;
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, untagged};
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, Segment, Segmenter, TaggedOffset};
 
@@ -126,16 +125,6 @@ fn queue(opcode: Opcode) -> QueueNumber {
     }
 }
 
-const fn control(tagged: bool, last: bool) -> Control {
-    // RFC 5041 §4.1: reserved bits are zero.
-    Control {
-        tagged,
-        last,
-        format: 0,
-        version: DV,
-    }
-}
-
 pub(super) fn tagged_header(
     opcode: Opcode,
     stag: STag,
@@ -143,7 +132,7 @@ pub(super) fn tagged_header(
     last: bool,
 ) -> Header {
     let header = TaggedHeader {
-        control: control(true, last),
+        control: Control::new(true, last),
         rsvd_ulp: opcode.emit(),
         stag,
         tagged_offset,
@@ -158,7 +147,7 @@ fn untagged_header(
     last: bool,
 ) -> Header {
     let header = UntaggedHeader {
-        control: control(false, last),
+        control: Control::new(false, last),
         rsvd_ulp: opcode.emit(),
         rsvd_ulp_word: word,
         queue_number,

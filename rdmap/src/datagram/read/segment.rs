@@ -4,7 +4,7 @@
 
 use arrayvec::ArrayVec;
 use dgiwarp_codec::{Payload, PayloadSlice};
-use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, control, tagged, untagged};
+use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, tagged, untagged};
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, TaggedOffset};
 
 use crate::datagram::parts::Parts;
@@ -197,12 +197,7 @@ pub fn emit_response_header(
     last: bool,
 ) -> [u8; RESPONSE_HEADER] {
     TaggedHeader {
-        control: Control {
-            tagged: true,
-            last,
-            format: 0,
-            version: control::DV,
-        },
+        control: Control::new(true, last),
         rsvd_ulp: Opcode::ReadResponse.emit(),
         stag,
         tagged_offset,
@@ -240,12 +235,7 @@ fn untagged_header(
     msn: Msn,
 ) -> UntaggedHeader {
     UntaggedHeader {
-        control: Control {
-            tagged: false,
-            last: true,
-            format: 0,
-            version: control::DV,
-        },
+        control: Control::new(false, true),
         rsvd_ulp: opcode.emit(),
         rsvd_ulp_word: epoch,
         queue_number,

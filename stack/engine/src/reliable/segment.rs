@@ -248,7 +248,7 @@ pub(super) fn untagged(
     word: u32,
 ) -> [u8; untagged::LEN] {
     UntaggedHeader {
-        control: control(false, last),
+        control: Control::new(false, last),
         rsvd_ulp: opcode.emit(),
         rsvd_ulp_word: word,
         queue_number: QueueNumber::new(queue),
@@ -289,21 +289,12 @@ pub(super) fn tagged(
     last: bool,
 ) -> [u8; tagged::LEN] {
     TaggedHeader {
-        control: control(true, last),
+        control: Control::new(true, last),
         rsvd_ulp: opcode.emit(),
         stag,
         tagged_offset: offset,
     }
     .emit()
-}
-
-const fn control(tagged: bool, last: bool) -> Control {
-    Control {
-        tagged,
-        last,
-        format: 0,
-        version: DV,
-    }
 }
 
 /// Terminate Control of an error (§9).

@@ -154,12 +154,7 @@ impl<'a> Message<'a> {
                 (TYPE_PORT_ANSWER, 0, ServiceQp { qpn, qkey: 0 })
             }
         };
-        let control = Control {
-            tagged: false,
-            last: true,
-            format: 0,
-            version: DV,
-        };
+        let control = Control::new(false, true);
         let fits = self.private_data.len().min(MAX_PRIVATE_DATA);
         let private_data = &self.private_data[..fits];
         let length = u16::try_from(fits).unwrap_or_default();
