@@ -7,7 +7,7 @@ use super::workers::Workers;
 use super::{Connection, Control, Error, Options, Sink, Source, Summary};
 use crate::carrier::{Arrival, Carrier, CarrierError, Pool, RECEIVES};
 use crate::engine::{
-    Event, Link, Outgoing, SinkDone, SinkEngine, SinkJob, SourceDone, SourceEngine, SourceJob,
+    Event, Failure, Link, Outgoing, SinkDone, SinkEngine, SinkJob, SourceDone, SourceEngine, SourceJob,
     Violation,
 };
 use crate::hash::{BlockHasher, MIN_BLOCK};
@@ -445,23 +445,18 @@ fn read(
             whole,
         } => {
             scratch.resize(PIECE, 0);
-            let mut hasher = BlockHasher::new(offset, whole);
-            let mut done = 0;
-            let mut result = Ok(());
-            while done < length as usize && result.is_ok() {
-                let piece = (length as usize - done).min(PIECE);
-                let octets = &mut scratch[..piece];
-                result = source.read(file, offset + done as u64, octets);
-                hasher.update(octets);
+            let hasher = BlockHasher::new(offset, whole);
+            let result = hash_pieces(hasher, length as usize, scratch, |done, octets| {
+                let result = source.read(file, offset + done as u64, octets);
                 pool.buffer.write(pool.start(local) + done, octets);
-                done += piece;
-            }
+                result
+            });
             Some(SourceDone::Read {
                 file,
                 offset,
                 length,
                 local,
-                result: result.map(|()| hasher.finish()),
+                result,
             })
         }
         SourceJob::Check { file } => Some(SourceDone::Checked {
@@ -473,6 +468,24 @@ fn read(
             None
         }
     }
+}
+
+/// Moves a block in pieces and returns its hash. `move_piece` fills a piece that begins so many octets into the block, and hands it on.
+fn hash_pieces(
+    mut hasher: BlockHasher,
+    length: usize,
+    scratch: &mut [u8],
+    mut move_piece: impl FnMut(usize, &mut [u8]) -> Result<(), Failure>,
+) -> Result<[u8; 32], Failure> {
+    let mut done = 0;
+    while done < length {
+        let piece = (length - done).min(scratch.len());
+        let octets = &mut scratch[..piece];
+        move_piece(done, octets)?;
+        hasher.update(octets);
+        done += piece;
+    }
+    Ok(hasher.finish())
 }
 
 fn write(
@@ -496,25 +509,19 @@ fn write(
             whole,
         } => {
             scratch.resize(PIECE, 0);
-            let mut hasher = BlockHasher::new(offset, whole);
-            let mut done = 0;
-            let mut result = Ok(());
-            while done < length as usize && result.is_ok() {
-                let piece = (length as usize - done).min(PIECE);
-                let octets = &mut scratch[..piece];
+            let hasher = BlockHasher::new(offset, whole);
+            let result = hash_pieces(hasher, length as usize, scratch, |done, octets| {
                 // The peer may write here at any time: the octets that are hashed are those that are written.
                 pool.buffer.read(pool.start(slot) + done, octets);
-                hasher.update(octets);
-                result = sink.write(file, offset + done as u64, octets);
-                done += piece;
-            }
+                sink.write(file, offset + done as u64, octets)
+            });
             Some(SinkDone::Written {
                 file,
                 offset,
                 length,
                 slot,
                 hash,
-                result: result.map(|()| hasher.finish() == hash),
+                result: result.map(|it| it == hash),
             })
         }
         SinkJob::Sync { file, blocks } => {
