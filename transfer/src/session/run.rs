@@ -7,8 +7,8 @@ use super::workers::Workers;
 use super::{Connection, Control, Error, Options, Sink, Source, Summary};
 use crate::carrier::{Arrival, Carrier, CarrierError, Pool, RECEIVES};
 use crate::engine::{
-    Event, Failure, Link, Outgoing, SinkDone, SinkEngine, SinkJob, SourceDone, SourceEngine, SourceJob,
-    Violation,
+    Event, Failure, Link, Outgoing, SinkDone, SinkEngine, SinkJob, SourceDone, SourceEngine,
+    SourceJob, Violation,
 };
 use crate::hash::{BlockHasher, MIN_BLOCK};
 use crate::wire::{Abort, Frame, Hello, Reason, Role};

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use dgiwarp_transfer::disk::{Root, TreeSink, TreeSinkOptions};
 use dgiwarp_transfer::engine::{Failure, Next};
 use dgiwarp_transfer::wire::{Entry, FileKind, Frame, HEADER, Header, Hello, Role, Status};
-use dgiwarp_transfer::{Control, Error, Event, Source, receive};
+use dgiwarp_transfer::{Control, Error, Event, Port, Source, Summary, receive};
 
 use crate::common::{KINDS, Kind, SOON, any_port, dial, place, port, random, run, small, tree};
 
@@ -92,6 +92,31 @@ fn finished(events: &[Event]) -> Vec<Status> {
     events.iter().filter_map(of).collect()
 }
 
+/// Receives below `path` in a thread; the outcome, and the time from the peer's hello on.
+fn receive_into(path: &Path, port: Port) -> thread::JoinHandle<(Result<Summary, Error>, Duration)> {
+    let sink = place(path);
+    thread::spawn(move || {
+        let (options, control) = (small(), Control::new().unwrap());
+        let peer = port.accept(&options.token, None, SOON, &control).unwrap();
+        let begun = Instant::now();
+        let received = receive(peer, sink, &options, &control, &mut |_| {});
+        (received, begun.elapsed())
+    })
+}
+
+/// A source that has sent its hello.
+fn greet(address: SocketAddr, token: [u8; 16]) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let hello = Hello {
+        role: Role::Source,
+        receives: 128,
+        block: 1024,
+        token,
+    };
+    stream.write_all(&Frame::Hello(hello).emit(0)).unwrap();
+    stream
+}
+
 #[test]
 fn an_interrupted_file_goes_on_where_it_was() {
     const SIZE: usize = 20 << 20;
@@ -102,13 +127,8 @@ fn an_interrupted_file_goes_on_where_it_was() {
         source.stop_at = Some((SIZE as u64 / 2, control.cancel()));
         let port = port(kind);
         let address = port.local_addr().unwrap();
-        let sink = place(to.path());
         let options = small();
-        let receiving = thread::spawn(move || {
-            let control = Control::new().unwrap();
-            let peer = port.accept(&options.token, None, SOON, &control).unwrap();
-            receive(peer, sink, &options, &control, &mut |_| {})
-        });
+        let receiving = receive_into(to.path(), port);
         let connection = dial(kind, address).unwrap();
         let sent = dgiwarp_transfer::send(
             connection,
@@ -118,7 +138,7 @@ fn an_interrupted_file_goes_on_where_it_was() {
             &mut |_| {},
         );
         assert!(matches!(sent, Err(Error::Cancelled)), "{sent:?}");
-        let received = receiving.join().unwrap();
+        let (received, _) = receiving.join().unwrap();
         assert!(matches!(received, Err(Error::Ended { .. })), "{received:?}");
         assert_eq!(
             names(to.path()),
@@ -227,14 +247,7 @@ fn a_peer_without_the_token_gets_nothing() {
     let address = port.local_addr().unwrap();
     let control = Control::new().unwrap();
     let stranger = thread::spawn(move || {
-        let mut stream = TcpStream::connect(address).unwrap();
-        let hello = Hello {
-            role: Role::Source,
-            receives: 128,
-            block: 1024,
-            token: [1; 16],
-        };
-        stream.write_all(&Frame::Hello(hello).emit(0)).unwrap();
+        let mut stream = greet(address, [1; 16]);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         answer
@@ -249,21 +262,8 @@ fn a_violation_is_answered_with_the_reason() {
     let to = tempfile::tempdir().unwrap();
     let port = port(Kind::Tcp);
     let address = port.local_addr().unwrap();
-    let sink = place(to.path());
-    let receiving = thread::spawn(move || {
-        let (options, control) = (small(), Control::new().unwrap());
-        let peer = port.accept(&options.token, None, SOON, &control).unwrap();
-        receive(peer, sink, &options, &control, &mut |_| {})
-    });
-    let mut stream = TcpStream::connect(address).unwrap();
-    let token = small().token;
-    let hello = Hello {
-        role: Role::Source,
-        receives: 128,
-        block: 1024,
-        token,
-    };
-    stream.write_all(&Frame::Hello(hello).emit(0)).unwrap();
+    let receiving = receive_into(to.path(), port);
+    let mut stream = greet(address, small().token);
     let mut answer = vec![0; 36];
     stream.read_exact(&mut answer).unwrap();
     stream.write_all(&Frame::Finish.emit(900)).unwrap();
@@ -278,7 +278,7 @@ fn a_violation_is_answered_with_the_reason() {
     }
     assert!(matches!(last, Some(Frame::Abort(_))), "{last:?}");
     assert!(matches!(
-        receiving.join().unwrap(),
+        receiving.join().unwrap().0,
         Err(Error::Violation(_))
     ));
 }
@@ -288,24 +288,8 @@ fn a_peer_that_closes_is_found_at_once() {
     let to = tempfile::tempdir().unwrap();
     let port = port(Kind::Tcp);
     let address = port.local_addr().unwrap();
-    let sink = place(to.path());
-    let receiving = thread::spawn(move || {
-        let (options, control) = (small(), Control::new().unwrap());
-        let peer = port.accept(&options.token, None, SOON, &control).unwrap();
-        let begun = Instant::now();
-        let received = receive(peer, sink, &options, &control, &mut |_| {});
-        (received, begun.elapsed())
-    });
-    let token = small().token;
-    let hello = Hello {
-        role: Role::Source,
-        receives: 128,
-        block: 1024,
-        token,
-    };
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(&Frame::Hello(hello).emit(0)).unwrap();
-    drop(stream);
+    let receiving = receive_into(to.path(), port);
+    drop(greet(address, small().token));
     let (result, after) = receiving.join().unwrap();
     assert!(matches!(result, Err(Error::Carrier(_))), "{result:?}");
     assert!(after < Duration::from_secs(20), "{after:?}");
