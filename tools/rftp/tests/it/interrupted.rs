@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,23 @@ fn sent(said: &str) -> u64 {
     octets
 }
 
+/// Copies after a kill; the output. A server that has not noticed yet that the client is gone still has the file.
+fn copy_again(copy: impl Fn() -> Command) -> String {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let output = copy().output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() {
+            return said;
+        }
+        assert!(
+            said.contains("in use by another transfer") && Instant::now() < end,
+            "{said}"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn a_copy_goes_on_after_kill_9_of_either_end() {
     let here = tempfile::tempdir().unwrap();
@@ -77,20 +94,7 @@ fn a_copy_goes_on_after_kill_9_of_either_end() {
             child.wait().unwrap();
         }
         assert!(!root.path().join("file").exists());
-        // A server that has not noticed yet that the client is gone still has the file.
-        let end = Instant::now() + Duration::from_secs(60);
-        let said = loop {
-            let output = copy(&server).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            if output.status.success() {
-                break said;
-            }
-            assert!(
-                said.contains("in use by another transfer") && Instant::now() < end,
-                "{said}"
-            );
-            thread::sleep(Duration::from_millis(100));
-        };
+        let said = copy_again(|| copy(&server));
         assert!(said.contains("were there from an earlier run"), "{said}");
         assert!(sent(&said) < SIZE as u64, "{said}");
         assert_eq!(names(root.path()), ["file"]);
@@ -183,19 +187,7 @@ fn soak_kill_9_at_random_points() {
             } else {
                 SIZE as u64 - part(root.path()).saturating_sub(48) / 44 * (1 << 20)
             };
-            let end = Instant::now() + Duration::from_secs(60);
-            let said = loop {
-                let output = copy(&server).output().unwrap();
-                let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                if output.status.success() {
-                    break said;
-                }
-                assert!(
-                    said.contains("in use by another transfer") && Instant::now() < end,
-                    "{said}"
-                );
-                thread::sleep(Duration::from_millis(20));
-            };
+            let said = copy_again(|| copy(&server));
             assert!(
                 sent(&said) <= missing + BEHIND,
                 "{missing} were missing: {said}"
