@@ -197,6 +197,20 @@ mod tests {
         assert_eq!(numbers.take(1), 1);
     }
 
+    /// Numbers that are half of all numbers apart have no order: the ceiling stays.
+    #[test]
+    fn the_ceiling_follows_numbers_above_it_alone() {
+        for (behind, follows) in [(0, true), (1 << 31, false), ((1 << 31) + 1, true)] {
+            let mut numbers = counting_from(0);
+            numbers.take(1);
+            numbers.ceiling = 2_u32.wrapping_add(behind);
+            let before = numbers.ceiling;
+            assert_eq!(numbers.take(1), 1);
+            let expected = if follows { 2 } else { before };
+            assert_eq!(numbers.ceiling, expected, "{behind} behind");
+        }
+    }
+
     #[test]
     fn a_forgotten_peer_continues_above_all_numbers() {
         let mut numbers = counting_from(u32::MAX - 10);

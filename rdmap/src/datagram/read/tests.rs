@@ -2,6 +2,7 @@
 
 mod hostile;
 mod loss;
+mod requests;
 
 use super::segment::{self, ReadSegment};
 use super::*;
@@ -195,8 +196,12 @@ impl Pair {
     }
 
     fn poll_request(&mut self) -> Option<segment::Outgoing<char, u8>> {
-        self.requester
-            .poll_transmit(self.now, &mut self.associations)
+        let expected = self.requester.has_transmit() || self.associations.has_transmit();
+        let outgoing = self
+            .requester
+            .poll_transmit(self.now, &mut self.associations);
+        assert!(expected || outgoing.is_none());
+        outgoing
     }
 
     fn answered(&mut self, from: char, answer: &CookieExchange) -> Result<(), DropReason> {
@@ -211,6 +216,9 @@ impl Pair {
             self.put(TARGET, &emit(&outgoing.segment));
         }
         for class in Class::ALL {
+            let has_reply = self.responder.reply(class).is_some();
+            let has_output = has_reply || self.responder.turn(class).is_some();
+            assert_eq!(self.responder.has_output(class), has_output);
             while let Some(reply) = self.responder.reply(class) {
                 let segment = emit(&reply.segment);
                 self.responder.replied(class);

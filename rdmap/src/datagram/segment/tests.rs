@@ -130,6 +130,21 @@ fn the_headers_of_a_segmented_send_agree() {
     assert_eq!(parse(&written[..], false), Err(DropReason::Malformed));
 }
 
+/// §1: a Send has at most 2^24 octets.
+#[test]
+fn a_segment_of_a_send_that_is_too_long_is_malformed() {
+    let segment = Segment {
+        offset: 20,
+        length: 40,
+        last: false,
+    };
+    for (length, fits) in [(MAX_SEND, true), (MAX_SEND + 1, false)] {
+        let extension = Extension { length, ..HUNDRED };
+        let send = emitted(Template::SegmentedSend { qkey: 1, extension }, segment);
+        assert_eq!(parse(&send[..], false).is_ok(), fits, "{length}");
+    }
+}
+
 /// §3: only a message of nothing has an empty segment.
 #[test]
 fn an_empty_segment_is_alone() {

@@ -117,6 +117,17 @@ fn the_depths_limit_each_end() {
     assert_eq!(stream.outstanding(), 4);
 }
 
+/// The end of a stream leaves no response, and none is made without a request.
+#[test]
+fn an_atomic_response_needs_a_request_and_a_stream_that_lives() {
+    let ((mut asking, _), (mut asked, mut served)) = pair();
+    assert_eq!(asked.atomic_done(0), None);
+    let atomic = asking.atomic(ADD_FIVE, at(BASE), 0).unwrap();
+    asked.handle_ulpdu(&atomic, &mut served).unwrap();
+    asked.fail(StreamError::LocalProtection);
+    assert_eq!(asked.atomic_done(0), None);
+}
+
 #[test]
 fn credit_is_shared_and_comes_back_with_responses() {
     let ((mut asking, mut memory), (mut asked, mut served)) = pair();
@@ -188,6 +199,7 @@ fn the_requested_buffer_is_checked_and_the_terminate_brings_the_request_back() {
         let terminate = asked.take_terminate().unwrap();
         assert_eq!(terminate[18..24], [0x01, cause.code, 0xe0, 0, 0, 46]);
         assert_eq!(terminate[24..], request[..], "DDP header and Read Request");
+        assert_eq!(terminate.len(), terminate.capacity(), "none is longer");
         let ended = asking.handle_ulpdu(&terminate, &mut memory);
         assert_eq!(ended, Err(StreamError::Terminated(cause)));
         assert_eq!(asking.blamed(), Some(1));

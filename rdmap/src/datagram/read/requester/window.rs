@@ -201,6 +201,39 @@ mod tests {
     }
 
     #[test]
+    fn four_times_the_shortest_round_trip_is_not_too_long() {
+        let limits = Limits::of_receive_buffer(8 << 20);
+        let mut window = Window::new(limits);
+        window.octets = limits.octets + 10_000;
+        window.sample(origin(), millis(40), millis(10), 1000);
+        assert_eq!(window.octets, limits.octets + 10_000);
+        window.sample(origin(), millis(41), millis(10), 1000);
+        assert_eq!(window.octets, limits.octets + 9500);
+    }
+
+    #[test]
+    fn a_full_window_opens_when_half_of_octets_and_datagrams_is_free() {
+        let limits = Limits {
+            datagrams: 17,
+            ..Limits::of_receive_buffer(8 << 20)
+        };
+        let half = limits.octets / 2;
+        let full = |(octets, datagrams)| {
+            let mut window = Window::new(limits);
+            window.requested((octets, datagrams));
+            assert!(!window.has_room((limits.octets, 17)));
+            window
+        };
+        for (left, is_open) in [
+            ((half, 8), true),
+            ((half, 9), false),
+            ((half + 1, 8), false),
+        ] {
+            assert_eq!(full(left).is_open(), is_open, "{left:?}");
+        }
+    }
+
+    #[test]
     fn losses_hold_the_window() {
         let mut window = Window::new(Limits::of_receive_buffer(8 << 20));
         let (now, rtt) = (origin(), millis(50));
