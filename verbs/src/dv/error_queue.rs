@@ -15,7 +15,7 @@ use std::ffi::c_int;
 
 fn to_c(entry: ErrorEntry, size: usize) -> dgiwarpdv_error {
     let (gid, qpn, scope_id) = address_of(entry.peer);
-    let plain = dgiwarpdv_error {
+    let mut error = dgiwarpdv_error {
         size,
         qpn,
         gid,
@@ -24,46 +24,30 @@ fn to_c(entry: ErrorEntry, size: usize) -> dgiwarpdv_error {
         message: entry.message.unwrap_or(0),
         ..dgiwarpdv_error::default()
     };
-    match entry.reason {
+    error.reason = match entry.reason {
         ErrorReason::Terminate {
             layer,
             error_type,
             code,
-        } => dgiwarpdv_error {
-            reason: DGIWARPDV_ERROR_TERMINATE,
-            layer,
-            error_type,
-            code,
-            ..plain
-        },
-        ErrorReason::Network { errno } => dgiwarpdv_error {
-            reason: DGIWARPDV_ERROR_NETWORK,
-            network_errno: errno,
-            ..plain
-        },
-        ErrorReason::Unreachable => dgiwarpdv_error {
-            reason: DGIWARPDV_ERROR_UNREACHABLE,
-            ..plain
-        },
-        ErrorReason::RnrRetries => dgiwarpdv_error {
-            reason: DGIWARPDV_ERROR_RNR_RETRIES,
-            ..plain
-        },
-        ErrorReason::Restarted => dgiwarpdv_error {
-            reason: DGIWARPDV_ERROR_RESTARTED,
-            ..plain
-        },
-        ErrorReason::Violation => dgiwarpdv_error {
-            reason: DGIWARPDV_ERROR_VIOLATION,
-            ..plain
-        },
-        ErrorReason::Closed => dgiwarpdv_error {
-            reason: DGIWARPDV_ERROR_CLOSED,
-            ..plain
-        },
+        } => {
+            error.layer = layer;
+            error.error_type = error_type;
+            error.code = code;
+            DGIWARPDV_ERROR_TERMINATE
+        }
+        ErrorReason::Network { errno } => {
+            error.network_errno = errno;
+            DGIWARPDV_ERROR_NETWORK
+        }
+        ErrorReason::Unreachable => DGIWARPDV_ERROR_UNREACHABLE,
+        ErrorReason::RnrRetries => DGIWARPDV_ERROR_RNR_RETRIES,
+        ErrorReason::Restarted => DGIWARPDV_ERROR_RESTARTED,
+        ErrorReason::Violation => DGIWARPDV_ERROR_VIOLATION,
+        ErrorReason::Closed => DGIWARPDV_ERROR_CLOSED,
         // The enum is open.
-        _ => plain,
-    }
+        _ => error.reason,
+    };
+    error
 }
 
 pub(super) unsafe extern "C" fn dgiwarpdv_poll_error(
