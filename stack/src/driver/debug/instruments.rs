@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use dgiwarp_rdmap::datagram::DropReason;
 
-use crate::Config;
-use crate::driver::debug::fault::{Deliver, FaultCounts, Faults, Loss};
+use crate::driver::debug::fault::{Deliver, Faults, Loss};
 use crate::driver::debug::tap::{Fate, Tap};
+use crate::{Config, QpCounters};
 use dgiwarp_engine::datagram::Arrival;
 
 /// The instruments of one queue pair.
@@ -95,10 +95,12 @@ impl Instruments {
         }
     }
 
-    pub(crate) fn fault_counts(&self) -> FaultCounts {
-        self.faults
-            .as_ref()
-            .map_or_else(FaultCounts::default, Faults::counts)
+    /// Puts the counts of faults, if there are instruments, into `counters`.
+    pub(crate) fn count(instruments: Option<&Self>, counters: &mut QpCounters) {
+        if let Some(this) = instruments {
+            let counts = this.faults.as_ref().map(Faults::counts);
+            counts.unwrap_or_default().add_to(counters);
+        }
     }
 }
 

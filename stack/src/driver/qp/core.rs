@@ -15,6 +15,7 @@ use crate::driver::reactor::poll_set::PollSet;
 use crate::{AsyncEvent, Error, PostError, PostFailure, QpCounters};
 use dgiwarp_engine::mr::MrTable;
 use dgiwarp_engine::recv_queue::{RecvQueue, Tables};
+use dgiwarp_engine::sq_drain::SqDrain;
 
 /// State of a queue pair of one kind, behind its exclusive lock.
 pub(crate) trait QpState: Debug + Send + Sized + 'static {
@@ -31,6 +32,9 @@ pub(crate) trait QpState: Debug + Send + Sized + 'static {
 
     /// Completions of the queue pair were lost: ends everything posted.
     fn flush_overrun(qp: &QpCore<Self>, state: &mut Self);
+
+    /// Begins or ends a drain of the send queue.
+    fn set_sq_drain(qp: &QpCore<Self>, state: &mut Self, drain: SqDrain);
 
     /// Counters of the queue pair.
     fn counters(&self) -> QpCounters;
@@ -230,6 +234,18 @@ impl<S: QpState> QpCore<S> {
         }
     }
 
+    /// Drains the send queue: what has begun ends, nothing else begins. `notify` raises an event then.
+    pub(crate) fn drain_sends(&self, notify: bool) {
+        let mut drain = SqDrain::Off;
+        drain.begin(notify);
+        self.run(|state| S::set_sq_drain(self, state, drain));
+    }
+
+    /// Ends a drain: work requests begin again.
+    pub(crate) fn resume_sends(&self) {
+        self.run(|state| S::set_sq_drain(self, state, SqDrain::Off));
+    }
+
     /// Ends the QP if completions of it were lost.
     pub(crate) fn flush_overrun(&self) {
         let lost = self.send_cq.is_overrun() || self.recv_cq.is_overrun();
@@ -244,6 +260,14 @@ impl<S: QpState> QpCore<S> {
                 events.raise(AsyncEvent::QpFatal { qpn: self.qpn });
             }
         });
+    }
+
+    /// Raises the event of a shared receive queue whose receives the QP takes no more.
+    pub(crate) fn raise_last_wqe(&self) {
+        if self.recv_queue.is_shared() {
+            let events = self.background().events();
+            events.raise(AsyncEvent::LastWqeReached { qpn: self.qpn });
+        }
     }
 
     /// Whether completions of the QP were lost, so that it is in error until it is reset.

@@ -177,6 +177,10 @@ impl QpState for RcInner {
         qp.flush_locked(inner);
     }
 
+    fn set_sq_drain(qp: &RcShared, inner: &mut Self, drain: SqDrain) {
+        Self::set_sq_drain_locked(qp, inner, drain);
+    }
+
     fn counters(&self) -> QpCounters {
         let mut counters = self.past.as_deref().cloned().unwrap_or_default();
         if let Some(link) = &self.link {

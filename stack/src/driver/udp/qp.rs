@@ -25,7 +25,7 @@ use crate::driver::udp::path_cache::PathCache;
 use crate::driver::udp::port::Port;
 use crate::driver::udp::ports::{Advice, Ports, RETIRED};
 use crate::driver::udp::socket::ReceiveBuffer;
-use crate::{AsyncEvent, Config, Error, ErrorEntry, ErrorReason, QpCounters};
+use crate::{Config, Error, ErrorEntry, ErrorReason, QpCounters};
 use dgiwarp_engine::datagram::{Arrival, Random, SendWqe, Transmitted, UdEngine};
 use dgiwarp_engine::sq_drain::SqDrain;
 use dgiwarp_engine::types::earliest;
@@ -90,17 +90,18 @@ impl QpState for UdInner {
         let error = SqDrain::Drained;
         inner.engine.set_sq_drain(error, &mut qp.completions());
         inner.engine.flush(qp.tables(), &mut qp.completions());
-        if qp.recv_queue.is_shared() {
-            let events = qp.background().events();
-            events.raise(AsyncEvent::LastWqeReached { qpn: qp.qpn });
-        }
+        qp.raise_last_wqe();
+    }
+
+    fn set_sq_drain(qp: &UdShared, inner: &mut Self, drain: SqDrain) {
+        inner.engine.set_sq_drain(drain, &mut qp.completions());
+        qp.work(inner);
+        qp.note_deadline(inner);
     }
 
     fn counters(&self) -> QpCounters {
         let mut counters = self.engine.counters();
-        if let Some(instruments) = &self.instruments {
-            instruments.fault_counts().add_to(&mut counters);
-        }
+        Instruments::count(self.instruments.as_deref(), &mut counters);
         counters
     }
 }
@@ -456,24 +457,6 @@ impl UdShared {
     /// Whether the first segment of the peer raises an event.
     pub(crate) fn await_first_message(&self, awaits: bool) {
         self.run(|inner| inner.engine.await_first_message(awaits));
-    }
-
-    /// Drains the send queue: what has begun ends, nothing else begins. `notify` raises an event then.
-    pub(crate) fn drain_sends(&self, notify: bool) {
-        let mut drain = SqDrain::Off;
-        drain.begin(notify);
-        self.run(|inner| self.set_sq_drain(inner, drain));
-    }
-
-    /// Ends a drain: work requests begin again.
-    pub(crate) fn resume_sends(&self) {
-        self.run(|inner| self.set_sq_drain(inner, SqDrain::Off));
-    }
-
-    fn set_sq_drain(&self, inner: &mut UdInner, drain: SqDrain) {
-        inner.engine.set_sq_drain(drain, &mut self.completions());
-        self.work(inner);
-        self.note_deadline(inner);
     }
 
     /// Whether work requests are outstanding that had begun when the drain began.

@@ -21,7 +21,7 @@ use crate::driver::udp::icmp_errors::IcmpErrors;
 use crate::driver::udp::port::Port;
 use crate::driver::udp::socket::ReceiveBuffer;
 use crate::driver::udp::transmit::Transmission;
-use crate::{AsyncEvent, Error, PostFailure, QpCounters, RecvWr};
+use crate::{Error, PostFailure, QpCounters, RecvWr};
 use dgiwarp_engine::datagram::{Arrival, SendOutcome, Transmitted};
 use dgiwarp_engine::recv_queue::{Waiter, WeakWaiter};
 use dgiwarp_engine::reliable::{DatagramSink, RdEngine, RdSendWqe};
@@ -77,23 +77,22 @@ impl QpState for RdInner {
 
     fn flush_overrun(qp: &RdShared, inner: &mut Self) {
         // Nothing posted from now on leaves, until the QP is reset.
-        let mut error = SqDrain::Off;
-        error.begin(false);
+        let error = SqDrain::Drained;
         inner.engine.set_sq_drain(error, &mut qp.completions());
         inner
             .engine
             .flush(clock::now(), qp.tables(), &mut qp.completions());
-        if qp.recv_queue.is_shared() {
-            let events = qp.background().events();
-            events.raise(AsyncEvent::LastWqeReached { qpn: qp.qpn });
-        }
+        qp.raise_last_wqe();
+    }
+
+    fn set_sq_drain(qp: &RdShared, inner: &mut Self, drain: SqDrain) {
+        inner.engine.set_sq_drain(drain, &mut qp.completions());
+        qp.work(inner);
     }
 
     fn counters(&self) -> QpCounters {
         let mut counters = self.engine.counters();
-        if let Some(instruments) = &self.instruments {
-            instruments.fault_counts().add_to(&mut counters);
-        }
+        Instruments::count(self.instruments.as_deref(), &mut counters);
         counters
     }
 }
@@ -330,23 +329,6 @@ impl RdShared {
             self.transmit_some(inner, usize::MAX);
             self.note_deadline(inner);
         });
-    }
-
-    /// Drains the send queue: what has begun ends, nothing else begins. `notify` raises an event then.
-    pub(crate) fn drain_sends(&self, notify: bool) {
-        let mut drain = SqDrain::Off;
-        drain.begin(notify);
-        self.run(|inner| self.set_sq_drain(inner, drain));
-    }
-
-    /// Ends a drain: work requests begin again.
-    pub(crate) fn resume_sends(&self) {
-        self.run(|inner| self.set_sq_drain(inner, SqDrain::Off));
-    }
-
-    fn set_sq_drain(&self, inner: &mut RdInner, drain: SqDrain) {
-        inner.engine.set_sq_drain(drain, &mut self.completions());
-        self.work(inner);
     }
 
     /// Drops datagrams that arrive from now on.

@@ -67,9 +67,7 @@ impl Entry {
     /// Counters with only the faults made on purpose.
     pub(crate) fn faults(&self) -> QpCounters {
         let mut counters = QpCounters::default();
-        if let Some(instruments) = &self.instruments {
-            instruments.fault_counts().add_to(&mut counters);
-        }
+        Instruments::count(self.instruments.as_deref(), &mut counters);
         counters
     }
 

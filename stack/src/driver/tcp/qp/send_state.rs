@@ -13,6 +13,17 @@ impl RcInner {
         engine.await_first_message(self.awaits_first_message);
         engine.limit_rnr(self.rnr_limits);
     }
+
+    /// Begins or ends a drain. Without a connection nothing has begun.
+    pub(super) fn set_sq_drain_locked(qp: &RcShared, inner: &mut Self, mut drain: SqDrain) {
+        let mut completions = qp.completions();
+        match &mut inner.link {
+            Some(link) => link.engine.set_sq_drain(drain, &mut completions),
+            None => drain.complete(qp.qpn, &mut completions),
+        }
+        inner.sq_drain = drain;
+        qp.work(inner);
+    }
 }
 
 impl RcShared {
@@ -49,33 +60,6 @@ impl RcShared {
     /// Lets work requests be posted before there is a connection: they wait for it.
     pub(crate) fn open(&self) {
         self.open.store(true, Ordering::Release);
-    }
-
-    /// Drains the send queue: what has begun ends, nothing else begins. `notify` raises an event then.
-    pub(crate) fn drain_sends(&self, notify: bool) {
-        self.run(|inner| {
-            let mut drain = SqDrain::Off;
-            drain.begin(notify);
-            let mut completions = self.completions();
-            match &mut inner.link {
-                Some(link) => link.engine.set_sq_drain(drain, &mut completions),
-                None => drain.complete(self.qpn, &mut completions),
-            }
-            inner.sq_drain = drain;
-            self.work(inner);
-        });
-    }
-
-    /// Ends a drain: work requests begin again.
-    pub(crate) fn resume_sends(&self) {
-        self.run(|inner| {
-            inner.sq_drain = SqDrain::Off;
-            if let Some(link) = &mut inner.link {
-                link.engine
-                    .set_sq_drain(SqDrain::Off, &mut self.completions());
-            }
-            self.work(inner);
-        });
     }
 
     /// Whether work requests are outstanding that had begun when the drain began.
