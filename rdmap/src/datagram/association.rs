@@ -226,6 +226,15 @@ mod tests {
     }
 
     #[test]
+    fn the_counts_of_peers_are_bounded() {
+        let mut numbers = counting_from(0);
+        for peer in 0..3 * u32::try_from(MAX_COUNTS).unwrap() {
+            numbers.take(peer);
+            assert!(numbers.peers.len() <= MAX_COUNTS);
+        }
+    }
+
+    #[test]
     fn every_group_has_an_epoch_of_its_own() {
         let mut own = associations(7, [1, 2, 3, 4], 0);
         assert_eq!(own.number(1, false).0, 7);

@@ -105,6 +105,18 @@ mod tests {
         assert_eq!(gaps(&map, 15, 30, 4)[..], [(20, 25), (26, 30)]);
     }
 
+    /// As many as there can be: one more than ranges.
+    #[test]
+    fn a_full_map_has_a_gap_around_each_range() {
+        let mut map = RangeMap::new();
+        let ranges = u32::try_from(MAX_RANGES).unwrap();
+        for range in 0..ranges {
+            map.insert(10 * range + 5, 10 * range + 10).unwrap();
+        }
+        let found = gaps(&map, 0, 10 * ranges + 5, usize::MAX);
+        assert_eq!(found.len(), MAX_RANGES + 1);
+    }
+
     proptest! {
         /// Gaps cover exactly what is missing, or more if they melt, and are disjoint.
         #[test]

@@ -94,6 +94,24 @@ fn write_records_need_slots_on_uc_too() {
     assert_eq!(ulp.records.len(), 1);
 }
 
+/// §4: an incomplete Write is closed when it is farther behind than messages are reordered.
+#[test]
+fn an_incomplete_write_beyond_the_reorder_window_is_given_up() {
+    let window = config().reorder_window;
+    let mut ulp = Vecs::new(1000, &[]);
+    let mut receiver = connected();
+    let now = origin();
+    let first = write(1, 1000, 500, false).remove(0);
+    assert_eq!(receiver.handle_segment(now, 'p', &first, &mut ulp), Ok(()));
+    for (behind, given_up) in [(window, 0), (window + 1, 1)] {
+        let other = write(1 + behind, 100, 100, false).remove(0);
+        assert_eq!(receiver.handle_segment(now, 'p', &other, &mut ulp), Ok(()));
+        let counted = ulp.counted.iter();
+        let incomplete = counted.filter(|it| **it == DropReason::IncompleteWrite);
+        assert_eq!(incomplete.count(), given_up, "{behind} behind");
+    }
+}
+
 #[test]
 fn a_write_without_immediate_leaves_no_trace_but_its_octets() {
     for payload in [1000, 300] {
