@@ -26,12 +26,25 @@ pub enum Broken {
     /// TCP does not connect.
     #[error("cannot connect to the device: {0}")]
     Connect(#[source] io::Error),
+    /// The device's connection does not come.
+    #[error(
+        "the device does not connect to the tester at {0}: a firewall may drop its connections (--listen-port has them go to known ports), or --from is not its way to the tester"
+    )]
+    NotCalled(SocketAddr),
+    /// The tester's own address or port.
+    #[error(
+        "the tester cannot have a socket at its own address, which --from and --listen-port give: {0}"
+    )]
+    Own(#[source] io::Error),
     /// A good startup does not succeed.
     #[error("a good startup does not succeed: {0}")]
     Startup(String),
     /// The first FPDU is not answered.
     #[error("an RDMA Read of nothing is not answered on a new connection: {0}")]
     First(String),
+    /// A good datagram of a new queue pair, or to it.
+    #[error("datagrams: {0}")]
+    Datagram(String),
     /// The agent.
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -225,7 +238,7 @@ impl<'a> Bench<'a> {
     /// A UDP socket before a port of the device.
     ///
     /// # Errors
-    /// [`Broken::Connect`].
+    /// [`Broken::Own`].
     pub fn station(&mut self, port: u16) -> Result<Station, Broken> {
         let at = self.agent()?.our_address()?;
         self.station_at(at, port)
@@ -234,11 +247,11 @@ impl<'a> Bench<'a> {
     /// A station at another address of the tester.
     ///
     /// # Errors
-    /// [`Broken::Connect`].
+    /// [`Broken::Own`].
     pub fn station_at(&self, at: IpAddr, port: u16) -> Result<Station, Broken> {
         let to = SocketAddr::new(self.settings.target.ip(), port);
         let at = self.settings.own(at);
-        Station::new(&at, to, &self.recorder, self.patience()).map_err(Broken::Connect)
+        Station::new(&at, to, &self.recorder, self.patience()).map_err(Broken::Own)
     }
 
     /// Contents of a good Request here: CRCs unless the settings have none, the client-server model, four Reads each way.

@@ -47,6 +47,8 @@ pub fn run(
         .filter(|_| connects)
         .and_then(|agent| agent.clear().ok());
     let mut gone: Option<String> = None;
+    // Why datagrams do not get through, if they do not; asked once.
+    let mut silent: Option<Option<String>> = None;
     let mut sent = Sent::default();
     for case in plan.selection.cases() {
         if case.family == Family::Sent {
@@ -58,6 +60,19 @@ pub fn run(
             each(Progress::Done(&done));
             all.push(done);
             continue;
+        }
+        if case.family == Family::Datagram && inapplicable(plan, &case, agent.is_some()).is_none() {
+            let first = silent.is_none();
+            let silent = silent.get_or_insert_with(|| no_datagrams(plan, agent.as_mut()));
+            if let Some(why) = silent {
+                let mut done = skipped(&case, why.clone());
+                if first {
+                    done.outcome = Outcome::Broken;
+                }
+                each(Progress::Done(&done));
+                all.push(done);
+                continue;
+            }
         }
         let started = clock::now();
         let mut done = one(plan, &case, agent.as_mut(), (started, echo), &mut sent);
@@ -133,6 +148,16 @@ pub fn hint(settings: &Settings) -> Option<String> {
     }
     Some(format!(
         "{target}: something listens there that accepts no RDMA connection"
+    ))
+}
+
+/// Why no datagram gets to a queue pair of the device: one finding, and no fault of all cases about datagrams.
+fn no_datagrams(plan: &Plan, agent: Option<&mut Agent>) -> Option<String> {
+    let mut bench = Bench::new(&plan.settings, agent);
+    let broken = cases::datagrams_live(&mut bench).err()?;
+    let at = plan.settings.target.ip();
+    Some(format!(
+        "{at}: a good datagram does not get to a queue pair: a firewall may drop UDP, or the device has another address for it, which --data gives ({broken})"
     ))
 }
 

@@ -33,7 +33,7 @@ fn special(bench: &mut Bench<'_>, name: &str, with: serde_json::Value) -> Result
     }
     let answer = match bench.agent()?.call("reg_mr", all) {
         Err(AgentError::Refused { .. }) => {
-            return Err(Broken::First(format!("no memory {name}")));
+            return Err(Broken::Datagram(format!("no memory {name}")));
         }
         answer => answer?,
     };

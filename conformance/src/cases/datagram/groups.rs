@@ -181,7 +181,7 @@ fn settle(bench: &mut Bench<'_>, scene: &mut Scene, group: Ipv4Addr) -> Result<(
     if arrives(bench, scene, group, true)? {
         Ok(())
     } else {
-        Err(Broken::First(
+        Err(Broken::Datagram(
             "a Send to the group does not arrive any more".to_owned(),
         ))
     }

@@ -262,7 +262,7 @@ impl Scene {
                 let rule = "a record that is there and was not completed before";
                 let what = "the record of a completion";
                 bench.expect(what, false, &reason, rule, "Datagram §5.1", &self.station);
-                return Err(Broken::First(reason));
+                return Err(Broken::Datagram(reason));
             }
             answer => answer?,
         };
@@ -297,7 +297,7 @@ impl Scene {
                 }
                 heard @ (Heard::Nothing | Heard::Unreachable) => {
                     let came = format!("instead of a cookie: {last} {heard}");
-                    return Err(Broken::First(came));
+                    return Err(Broken::Datagram(came));
                 }
                 heard => last = heard.to_string(),
             }
@@ -478,6 +478,6 @@ pub(crate) fn lives(bench: &mut Bench<'_>) -> Result<(), Broken> {
     if scene.probe(bench)? {
         Ok(())
     } else {
-        Err(Broken::First("a good Send does not arrive".to_owned()))
+        Err(Broken::Datagram("a good Send does not arrive".to_owned()))
     }
 }

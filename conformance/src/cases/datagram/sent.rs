@@ -74,7 +74,7 @@ fn filled(
             .station
             .send(Segment::write_record(memory.stag, to, message, part));
         if scene.record(bench)?.is_none() {
-            return Err(Broken::First(
+            return Err(Broken::Datagram(
                 "a good Write-Record makes no record".to_owned(),
             ));
         }
@@ -354,7 +354,9 @@ fn d26(bench: &mut Bench<'_>) -> Result<(), Broken> {
     scene.post(bench, with)?;
     let heard = scene.station.answer();
     let Some(extension) = heard.segment().and_then(|segment| segment.extension) else {
-        return Err(Broken::First(format!("instead of a Write-Record: {heard}")));
+        return Err(Broken::Datagram(format!(
+            "instead of a Write-Record: {heard}"
+        )));
     };
     scene.await_one(bench)?;
     let epoch = scene.station.epoch;

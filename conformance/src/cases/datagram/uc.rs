@@ -240,7 +240,7 @@ fn immediates(bench: &mut Bench<'_>, scene: &mut Scene, memory: Memory) -> Resul
         scene.station.send(segment);
         let wc = scene.await_one(bench)?;
         if wc.is_none() {
-            return Err(Broken::First("a good Send does not arrive".to_owned()));
+            return Err(Broken::Datagram("a good Send does not arrive".to_owned()));
         }
     }
     let before = scene.counters(bench)?;

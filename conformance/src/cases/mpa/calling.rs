@@ -1,5 +1,6 @@
 //! The device as the initiator: its agent connects to the tester, which takes and answers its Request.
 
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ pub(in crate::cases) fn calling_with(
     private_data: &[u8],
 ) -> Result<(TcpListener, Connection), Broken> {
     let here = bench.agent()?.our_address()?;
-    let listener = TcpListener::bind(&bench.settings.own(here)[..]).map_err(Broken::Connect)?;
+    let listener = TcpListener::bind(&bench.settings.own(here)[..]).map_err(Broken::Own)?;
     listener.set_nonblocking(true).map_err(Broken::Connect)?;
     let to = listener.local_addr().map_err(Broken::Connect)?;
     let connection = bench.agent()?.connect_saying(to, (4, 4), private_data)?;
@@ -56,6 +57,10 @@ pub(in crate::cases) fn accept(
         match listener.accept() {
             Ok((stream, _)) => break stream,
             Err(_) if clock::now() < until => clock::pause(Duration::from_millis(2)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let at = listener.local_addr().map_err(Broken::Connect)?;
+                return Err(Broken::NotCalled(at));
+            }
             Err(error) => return Err(Broken::Connect(error)),
         }
     };
