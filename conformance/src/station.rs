@@ -170,6 +170,8 @@ impl Station {
                 Err(error) => Err(error),
             };
             match read {
+                // Datagrams leave from the address that they are sent to (Datagram §8); a stranger's are nothing that the device did.
+                Ok((_, from)) if (from.ip(), from.port()) != (self.to.ip(), self.to.port()) => {}
                 Ok((count, _)) => {
                     let octets = &octets[..count];
                     self.tape.keep(Way::Received, octets);
