@@ -125,10 +125,13 @@ fn of_case(
         if first == second {
             continue;
         }
-        // Each side that failed has to be known to vary.
+        // Each side that did not pass has to be known to vary.
         let failed: Vec<_> = [&first, &second]
             .into_iter()
-            .filter_map(|side| side.strip_prefix("fail: "))
+            .filter_map(|side| {
+                side.strip_prefix("fail: ")
+                    .or_else(|| side.strip_prefix("inconclusive: "))
+            })
             .collect();
         let why: Vec<_> = failed
             .iter()
@@ -233,6 +236,10 @@ mod tests {
                 .iter()
                 .all(|(_, known)| *known)
         );
+        let mut unknown = run("inconclusive", &[("a", false, "reset"), ("b", true, "x")]);
+        unknown["cases"][0]["trials"][0]["inconclusive"] = true.into();
+        let differences = found(&good, &unknown, Some(&profile));
+        assert!(differences.len() == 2 && differences.iter().all(|(_, known)| *known));
         let news = run("fail", &[("a", false, "reset"), ("b", false, "reset")]);
         let differences = found(&good, &news, Some(&profile));
         assert_eq!(
