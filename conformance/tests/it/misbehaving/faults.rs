@@ -28,7 +28,6 @@ pub(super) fn in_mode(mode: Mode, fault: &Fault) -> Fault {
 /// Findings that are others where neither end asks for CRCs.
 const WITHOUT_CRC: &[Fault] = &[
     // FPDUs have CRCs in the few connections that are about them.
-    ("crc-from-fifth", &[]),
     ("crc-of-responses", &[]),
     // Octets in a Marker's place are taken for one, and those behind a pad for more of it.
     ("markers-never", &["mpa-marker", "ddp-header"]),
@@ -124,8 +123,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("request-private-data-of-600", &["mpa-pd-length"]),
     ("request-rejects", &["M20"]),
     ("other-rtr-indication", &["enhanced-rtr"]),
-    // The rule counts Reads; with atomics among them it is the case that sees it.
-    ("reads-beyond-the-depth", &["enhanced-depth", "A07"]),
+    // The rule counts Reads; with atomics among them, and where a Reply leaves the depth open, it is the cases that see it.
+    ("reads-beyond-the-depth", &["enhanced-depth", "A07", "E40"]),
     // Segments.
     ("dv-0", &["ddp-version"]),
     ("dv-2-in-sends", &["ddp-version"]),

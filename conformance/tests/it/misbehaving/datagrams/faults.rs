@@ -24,9 +24,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("immediate-without-flag", &["extension-reserved"]),
     ("stag-changes", &["message-constant"]),
     ("segments-of-two-lengths", &["message-equal"]),
-    ("epoch-changes", &["D20"]),
+    ("epoch-changes", &["D20", "D26"]),
     ("number-skips", &["D20"]),
-    ("number-stays", &["D20"]),
+    ("number-stays", &["message-constant"]),
     ("msn-skips", &["D20"]),
     ("octets-change", &["D20", "D25"]),
     // Cookies.
@@ -38,8 +38,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("cookie-answer-reserved", &["cookie-reserved"]),
     ("cookie-answer-other-epoch", &["cookie-answer"]),
     // A stranger then has the tester's.
-    ("one-cookie-for-all", &["D15", "D16"]),
-    ("cookies-for-groups", &["D15"]),
+    ("one-cookie-for-all", &["D14", "D15", "D16"]),
+    ("cookies-for-groups", &["D15", "D22"]),
     ("cookies-unchecked", &["D16"]),
     ("writes-without-cookie", &["D25"]),
     ("nonce-repeated", &["D18"]),
