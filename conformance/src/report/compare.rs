@@ -148,6 +148,14 @@ fn of_case(
             known,
         });
     }
+    // A case may end with its first failure: a failure that is known to vary explains what one run tried behind it and the other did not.
+    let ended = differences.iter().find_map(|one| one.known.clone());
+    for one in &mut differences {
+        let sides = [one.first.as_str(), one.second.as_str()];
+        if one.known.is_none() && sides.contains(&"not tried") && sides.contains(&"pass") {
+            one.known.clone_from(&ended);
+        }
+    }
     let (old, new) = (outcome(first), outcome(second));
     if old != new {
         // Known trials explain the outcome of their case.
@@ -240,6 +248,9 @@ mod tests {
         unknown["cases"][0]["trials"][0]["inconclusive"] = true.into();
         let differences = found(&good, &unknown, Some(&profile));
         assert!(differences.len() == 2 && differences.iter().all(|(_, known)| *known));
+        let ended = run("expected-fail", &[("a", false, "reset")]);
+        let differences = found(&good, &ended, Some(&profile));
+        assert!(differences.len() == 3 && differences.iter().all(|(_, known)| *known));
         let news = run("fail", &[("a", false, "reset"), ("b", false, "reset")]);
         let differences = found(&good, &news, Some(&profile));
         assert_eq!(

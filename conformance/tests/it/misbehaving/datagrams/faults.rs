@@ -24,7 +24,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("immediate-without-flag", &["extension-reserved"]),
     ("stag-changes", &["message-constant"]),
     ("segments-of-two-lengths", &["message-equal"]),
-    ("epoch-changes", &["D20", "D26"]),
+    ("epoch-changes", &["D20"]),
     ("number-skips", &["D20"]),
     ("number-stays", &["message-constant"]),
     ("msn-skips", &["D20"]),

@@ -440,7 +440,8 @@ fn segments(
     if solicited {
         extension.flags |= flag::SOLICITED;
     }
-    if world.does("epoch-changes") {
+    // Of every other Send.
+    if code > wr::WRITE_IMM && world.does("epoch-changes") {
         extension.epoch ^= extension.number & 1;
     }
     let (stag, remote) = (low(number(with, "rkey", 0)), number(with, "remote", 0));
