@@ -144,7 +144,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("mo-stays", &["ddp-offset"]),
     ("mo-from-4", &["ddp-offset"]),
     // Only its length shows what is the end of a Write.
-    ("tagged-all-last", &["R14", "rdmap-response-place"]),
+    ("tagged-all-last", &["R14", "F22", "rdmap-response-place"]),
     ("tagged-same-offset", &["ddp-offset"]),
     ("msn-unchecked", &["U03", "R21"]),
     // Terminates.
