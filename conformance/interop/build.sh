@@ -214,7 +214,7 @@ copy_modules() { # TREE: the closure of GUEST_MODULES, and both builds of siw
 
 build_initramfs() { # again whenever one of our files changes
     local self t=$SYS/initramfs.d # inside the sysroot, for its depmod
-    self=$(cat "$HERE/build.sh" "$HERE"/guest/* "$HERE/../agent/agent.c" | sha256sum)
+    self=$(cat "$HERE"/build*.sh "$HERE"/guest/* "$HERE/../agent/agent.c" | sha256sum)
     [ -e "$K/initramfs.cpio" ] && [ "$(cat "$K/initramfs.for" 2>/dev/null)" = "$self" ] && return 0
     log "building the initramfs"
     rm -rf "$t"

@@ -97,9 +97,38 @@ impl Vm {
     /// # Errors
     /// [`VmError`]; the reason is on standard error.
     pub fn boot(settings: &[&str]) -> Result<Self, VmError> {
+        let mut options = vec!["hold", "--life", "900"];
+        for setting in settings {
+            options.extend(["--siw-param", setting]);
+        }
+        Self::boot_patiently(|| {
+            let mut command = Command::new(script());
+            command.args(&options);
+            command
+        })
+    }
+
+    /// Boots a machine with aarch64 processors, which QEMU emulates whole: Debian's arm64 kernel and verbs programs, and no siw. Commands in it see the folder
+    /// `out` as `$OUT`. Takes about a minute, and some more for the first one of a machine.
+    ///
+    /// # Errors
+    /// [`VmError`]; the reason is on standard error.
+    pub fn boot_aarch64(out: &Path) -> Result<Self, VmError> {
+        Self::boot_patiently(|| {
+            let mut command = Command::new(script());
+            command
+                .env("SIW_VM_MACHINE", "aarch64")
+                .args(["hold", "--life", "5400", "--boot-timeout", "300"])
+                .args(["--mem", "2048", "--out"])
+                .arg(out);
+            command
+        })
+    }
+
+    fn boot_patiently(holder: impl Fn() -> Command) -> Result<Self, VmError> {
         let mut again = 2;
         loop {
-            match Self::boot_once(settings) {
+            match Self::boot_once(holder()) {
                 Err(VmError::Boot) if again > 0 => {
                     again -= 1;
                     eprintln!("siw-vm: booting it anew");
@@ -109,13 +138,8 @@ impl Vm {
         }
     }
 
-    fn boot_once(settings: &[&str]) -> Result<Self, VmError> {
-        let mut command = Command::new(script());
-        command.args(["hold", "--life", "900"]);
-        for setting in settings {
-            command.args(["--siw-param", setting]);
-        }
-        let mut holder = command
+    fn boot_once(mut holder: Command) -> Result<Self, VmError> {
+        let mut holder = holder
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,5 +1,7 @@
 //! The workspace as cargo describes it: its root, packages, targets, and the compiled test programs.
 
+pub mod cross;
+
 use std::collections::BTreeSet;
 use std::env;
 use std::error::Error;

@@ -16,7 +16,9 @@
 //! | Debian's own programs in the guest, the Rust API here | `programs` |
 //! | Debian's own programs at both ends | `verbs` |
 //! | the conformance tester and siw's profile, in a VM of their own | `conform` |
+//! | our own stack on another processor, without siw | `aarch64` |
 
+mod aarch64;
 mod conform;
 mod ends;
 mod operations;
@@ -34,6 +36,7 @@ use std::time::Instant;
 use dgiwarp::ReadDepths;
 use dgiwarp_conform::siw::{self, Vm};
 use ops::Siw;
+use xtask::workspace::cross;
 
 const LIMIT: Duration = Duration::from_secs(30);
 const DEPTHS: ReadDepths = ReadDepths { ird: 4, ord: 4 };
@@ -136,4 +139,21 @@ fn siw_conforms_as_its_profile_says() {
     }
     let vm = Vm::boot(&[]).unwrap();
     part("conform", || conform::completes(&vm));
+}
+
+/// Whether this machine lacks what tests on aarch64 need; the test is skipped then.
+fn lacks_aarch64(test: &str) -> bool {
+    let obstacle = siw::obstacle().or_else(verbs::obstacle);
+    let reason = obstacle.map(str::to_owned);
+    let reason = reason.or_else(|| cross::obstacle(cross::AARCH64));
+    reason.inspect(|it| xtask::skips::skip(test, it)).is_some()
+}
+
+/// Debian's programs between an aarch64 machine and this one.
+#[test]
+#[ignore = "ten minutes"]
+fn soak_aarch64_programs() {
+    if !lacks_aarch64("soak_aarch64_programs") {
+        aarch64::programs();
+    }
 }

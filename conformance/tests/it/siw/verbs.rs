@@ -17,16 +17,16 @@ const LIMIT: Duration = Duration::from_secs(90);
 
 /// Two ends of a program: their command lines, in which `{peer}` is the server's address and `{port}` a port, and what each
 /// one's output must have so many times.
-struct Row {
-    server: &'static str,
-    client: &'static str,
-    says: &'static str,
-    times: usize,
+pub(super) struct Row {
+    pub(super) server: &'static str,
+    pub(super) client: &'static str,
+    pub(super) says: &'static str,
+    pub(super) times: usize,
     /// Whether the first message is the client's. A Responder must not send before the Initiator has (RFC 5044 §7.1.2),
     /// and siw, other than ourselves, sends nothing by itself when it connects: a server that begins waits for ever.
-    client_begins: bool,
+    pub(super) client_begins: bool,
     /// Whether our end connects too.
-    we_connect: bool,
+    pub(super) we_connect: bool,
 }
 
 /// The personas differ in what they expect of a peer of their own kind, which siw is not.
@@ -149,7 +149,7 @@ const EARLY: &str = "Unexpected CM event bl blka 8";
 const PORT: u16 = 7174;
 
 /// Why our ends cannot run, if so.
-fn obstacle() -> Option<&'static str> {
+pub(super) fn obstacle() -> Option<&'static str> {
     let missing = |program| xtask::debian::find_program(program).is_none();
     if missing("rping") {
         Some("rping is missing (Debian package rdmacm-utils)")
@@ -166,13 +166,18 @@ pub(crate) fn both_ways(vm: &Vm) {
     }
     for (persona, groups) in PERSONAS {
         for row in groups.iter().copied().flatten() {
-            if row.we_connect {
-                repeated(row, || we_connect(vm, row, persona));
-            }
-            if row.client_begins {
-                repeated(row, || siw_connects(vm, row, persona));
-            }
+            run(vm, row, persona, "");
         }
+    }
+}
+
+/// Runs a row with either end as server. `before` is put before the guest's command line.
+pub(super) fn run(vm: &Vm, row: &Row, persona: &str, before: &str) {
+    if row.we_connect {
+        repeated(row, || we_connect(vm, row, persona, before));
+    }
+    if row.client_begins {
+        repeated(row, || siw_connects(vm, row, persona, before));
     }
 }
 
@@ -194,9 +199,10 @@ fn repeated(row: &Row, session: impl Fn() -> Result<(), Early>) {
 #[derive(Debug)]
 struct Early;
 
-fn we_connect(vm: &Vm, row: &Row, persona: &str) -> Result<(), Early> {
+fn we_connect(vm: &Vm, row: &Row, persona: &str, before: &str) -> Result<(), Early> {
     let line = |line: &str| filled_in(line, GUEST_IP);
-    let server = vm.spawn(&line(row.server), LIMIT).unwrap();
+    let server = format!("{before}{}", line(row.server));
+    let server = vm.spawn(&server, LIMIT).unwrap();
     vm.wait_listening(PORT).unwrap();
     let client = outcome(start(vm, &line(row.client), persona))?;
     row.check(&client);
@@ -204,7 +210,7 @@ fn we_connect(vm: &Vm, row: &Row, persona: &str) -> Result<(), Early> {
     Ok(())
 }
 
-fn siw_connects(vm: &Vm, row: &Row, persona: &str) -> Result<(), Early> {
+fn siw_connects(vm: &Vm, row: &Row, persona: &str, before: &str) -> Result<(), Early> {
     let line = |line: &str| filled_in(line, HOST_IP);
     let mut server = start(vm, &line(row.server), persona);
     while !is_listening(server.child.id(), Some(PORT)) {
@@ -213,7 +219,8 @@ fn siw_connects(vm: &Vm, row: &Row, persona: &str) -> Result<(), Early> {
         }
         xtask::clock::pause(Duration::from_millis(5));
     }
-    let client = vm.run(&line(row.client), LIMIT).unwrap();
+    let client = format!("{before}{}", line(row.client));
+    let client = vm.run(&client, LIMIT).unwrap();
     if client.stderr.contains(EARLY) {
         return Err(Early);
     }
