@@ -170,8 +170,9 @@ impl Station {
                 Err(error) => Err(error),
             };
             match read {
-                // Datagrams leave from the address that they are sent to (Datagram §8); a stranger's are nothing that the device did.
-                Ok((_, from)) if (from.ip(), from.port()) != (self.to.ip(), self.to.port()) => {}
+                // A queue pair's datagrams leave from its port (Datagram §8), messages of its own from any address of its host; a stranger's are nothing
+                // that the device did.
+                Ok((_, from)) if from.port() != self.to.port() => {}
                 Ok((count, _)) => {
                     let octets = &octets[..count];
                     self.tape.keep(Way::Received, octets);
