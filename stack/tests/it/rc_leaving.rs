@@ -247,14 +247,17 @@ fn late_receives_get_what_a_sender_left() {
 fn a_receive_that_is_posted_behind_the_end_is_flushed() {
     let rnic = Rnic::open(Config::default()).unwrap();
     let pd = rnic.alloc_pd();
-    for peer_leaves in [true, false] {
+    for end in ["the peer's", "ours", "an error"] {
         let [(client, _client_cq), (server, cq)] = [(); 2].map(|()| {
             let cq = rnic.create_cq(16).unwrap();
             (pd.create_rc_qp(&RcQpAttr::new(&cq, &cq)).unwrap(), cq)
         });
         connect(&client, &server, depths(0));
-        let leaves = if peer_leaves { &client } else { &server };
-        leaves.disconnect();
+        match end {
+            "the peer's" => client.disconnect(),
+            "ours" => server.disconnect(),
+            _ => server.flush(),
+        }
         let until = now() + SOON;
         while server.end().is_none() {
             assert_eq!(cq.poll_one().unwrap(), None);

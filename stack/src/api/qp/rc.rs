@@ -377,7 +377,7 @@ impl RcQp {
     }
 
     /// Ends the connection, if there is one, and flushes everything posted (`ibv_modify_qp(3)` to the error state). Messages that
-    /// have arrived are delivered before. Receives that are posted later stay until it is called again. Work requests of a paired QP that wait for its connection have half a
+    /// have arrived are delivered before. Receives that are posted later are flushed, too. Work requests of a paired QP that wait for its connection have half a
     /// second from [`start`](Self::start) to leave.
     pub fn flush(&self) {
         self.let_leave();
