@@ -140,10 +140,12 @@ int main(int argc, char **argv)
 		CHECK(inet_pton(AF_INET6, argv[1], &v6->sin6_addr) == 1);
 		at.ss_family = AF_INET6;
 	}
-	int to_client[2], to_server[2], status;
-	CHECK(pipe(to_client) == 0 && pipe(to_server) == 0);
+	int to_client[2], status;
+	CHECK(pipe(to_client) == 0);
 	pid_t server_process = getpid(), child = fork();
 	CHECK(child >= 0);
+	/* A client whose server has failed reads the end of the pipe. */
+	CHECK(close(to_client[child == 0]) == 0);
 	char *arguments[] = { argv[0], argv[2], NULL }, word;
 	set_up(2, arguments);
 	memset(memory, 0x5a, LENGTH);
