@@ -693,7 +693,7 @@ fn a_target_is_read_at_every_address_that_it_has() {
             check(&reader.wait(), wr_id as u64, WcStatus::Success, length);
         }
     }
-    // What was requested twice, from a target that had no CPU for a while, may come twice.
+    // A target that had no CPU for a while is asked twice, and may answer twice.
     let counters = reader.qp.counters();
     assert!(counters.read_repeats > 0 || counters.dropped(DropReason::BadStag) == 0);
 }
