@@ -48,8 +48,8 @@ const SOME: &[&str] = &[
 /// Cases that take their time, which the long runs have too.
 const MORE: &[&str] = &[
     "M40", "M42", "M43", "C05", "E11", "E13", "E21", "E22", "E40", "E42", "F22", "T04", "T06",
-    "T08", "T12", "T13", "T14", "T15", "U01", "U02", "U08", "U09", "U12", "R03", "R08", "R22",
-    "R42", "R43", "R45", "R46", "R47", "A06", "A08", "A42", "I03", "I04",
+    "T08", "T12", "T13", "T14", "T15", "U01", "U02", "U08", "U09", "U12", "R03", "R08", "R10",
+    "R11", "R22", "R42", "R43", "R45", "R46", "R47", "A06", "A08", "A42", "I03", "I04",
 ];
 
 /// Goes through cases of TCP, in both roles.
