@@ -11,13 +11,12 @@ mod records;
 mod sends;
 mod service;
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use dgiwarp_conform::cases::Family;
 use dgiwarp_conform::run::{Done, Outcome};
 
-use super::{each_of, findings, listing, tested_by};
+use super::{asked_for, each_of, findings, listing, tested_by};
 use device::Device;
 pub(crate) use faults::FAULTS;
 use faults::OFTEN;
@@ -72,16 +71,6 @@ fn a_fault_is_found_and_nothing_else() {
 #[test]
 #[ignore = "some minutes, of waiting"]
 fn soak_each_fault_is_found_and_nothing_else() {
-    let names: BTreeSet<_> = FAULTS.iter().map(|(name, _)| name).collect();
-    assert_eq!(names.len(), FAULTS.len(), "names are used once");
-    let only = std::env::var("DGIWARP_FAULTS").ok();
-    let faults: Vec<_> = FAULTS
-        .iter()
-        .filter(|(name, _)| {
-            only.as_ref()
-                .is_none_or(|only| only.split(';').any(|one| one == *name))
-        })
-        .copied()
-        .collect();
+    let faults: Vec<_> = asked_for(FAULTS).into_iter().copied().collect();
     each_of(&faults, |fault| tested(fault, |_| true));
 }
