@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dgiwarp::{Access, Wc, WcOpcode, WcStatus};
 
-use super::peer::{Out, Subject, pieces};
+use super::peer::{GOING_AWAY, Out, Subject, pieces};
 use super::service::{Incoming, Job, Request, Route};
 use super::state::{About, Answer, Inbound, State, Then, Unread};
 use super::work_id::WorkId;
@@ -169,6 +169,11 @@ impl State {
             }
             Kind::Ping => {
                 peer.control(number, Kind::Pong);
+                Ok(())
+            }
+            Kind::Pong if number == GOING_AWAY => {
+                peer.going_away = None;
+                self.stirred = true;
                 Ok(())
             }
             Kind::Credit | Kind::Pong => Ok(()),

@@ -30,7 +30,6 @@ use crate::status::{Code, Status};
 use crate::system::{after, random};
 use crate::wire::VERSION;
 use crate::wire::hello::Hello;
-use crate::wire::message::Kind;
 
 /// Longest startup of a connection.
 const STARTUP: Duration = Duration::from_secs(4);
@@ -311,6 +310,9 @@ impl Endpoint {
     }
 
     /// Takes no more calls, and lets those that it executes end, for at most `timeout`. Then its connections end. Returns whether all ended.
+    ///
+    /// Its callers learn that it goes away, and send later calls elsewhere; one that gives no sign of life is not waited for longer than
+    /// [`Limits::silence`].
     pub fn close(&self, timeout: Duration) -> bool {
         let shared = &self.handle.shared;
         {
@@ -320,15 +322,20 @@ impl Endpoint {
             let keys: Vec<_> = inner.state.peers.keys().copied().collect();
             for key in keys {
                 if let Some(peer) = inner.state.peers.get_mut(&key) {
-                    peer.control(0, Kind::GoAway);
+                    peer.go_away(now);
                 }
                 inner.state.flush(key, now);
             }
         }
         let deadline = after(timeout);
-        let ended = shared.wait_until(deadline, |state, _| {
+        let ended = shared.wait_until(deadline, |state, clock| {
+            let silence = state.limits.silence;
+            let heard = |at: Duration| clock.now.saturating_sub(at) < silence;
             let mut peers = state.peers.values();
-            let sending = peers.any(|peer| !peer.queue.is_empty() || !peer.transfers.is_empty());
+            let sending = peers.any(|peer| {
+                let waits = peer.going_away.is_some_and(heard);
+                waits || !peer.queue.is_empty() || !peer.transfers.is_empty()
+            });
             let busy = sending || state.running > 0 || !state.jobs.is_empty();
             (!busy).then_some(())
         });

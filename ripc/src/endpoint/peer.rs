@@ -27,6 +27,8 @@ const SEND_WRS: usize = 256;
 pub(crate) const PIECE: usize = 1 << 20;
 /// Pieces under way at most.
 const PIECES: usize = 4;
+/// Number of the PING behind a GOAWAY.
+pub(crate) const GOING_AWAY: u64 = 1;
 /// Longest message that leaves without a slot.
 const INLINE: usize = dgiwarp::MAX_INLINE_DATA;
 
@@ -131,6 +133,8 @@ pub(crate) struct Peer<T> {
     pub(crate) offers: BTreeMap<Subject, Vec<Registered>>,
     pub(crate) last_heard: Duration,
     pub(crate) pinged: Option<Duration>,
+    /// Time at which it was told that this endpoint goes away, until it has answered.
+    pub(crate) going_away: Option<Duration>,
     slots: Slots,
     in_flight: usize,
     /// Messages since the last one with a completion.
@@ -194,6 +198,7 @@ impl<T> Peer<T> {
             offers: BTreeMap::new(),
             last_heard: now,
             pinged: None,
+            going_away: None,
             slots: Slots {
                 mr,
                 buffer,
@@ -225,6 +230,15 @@ impl<T> Peer<T> {
             kind,
         };
         self.queue.push_front(Out::Ready(message));
+    }
+
+    /// Tells the peer that this endpoint goes away. The PONG to the PING behind it shows that the peer knows.
+    pub(crate) fn go_away(&mut self, now: Duration) {
+        if self.phase == Phase::Up {
+            self.going_away = Some(now);
+            self.control(GOING_AWAY, Kind::Ping);
+            self.control(0, Kind::GoAway);
+        }
     }
 
     /// Whether a message may be posted now.

@@ -401,3 +401,15 @@ fn a_reply_into_a_false_window_harms_its_caller_alone() {
     let reply = blob.call(ECHO, Payload::new(), &patient()).unwrap();
     assert_eq!(reply.items[0].len(), 100_000);
 }
+
+#[test]
+fn a_peer_that_says_nothing_does_not_hold_an_endpoint_that_goes_away() {
+    let mut config = server_config();
+    config.limits.silence = Duration::from_millis(200);
+    let server = serve(config, "echo", |request| Ok(request.payload));
+    let raw = Raw::connect(server.local_addr().unwrap(), &hello(7)).unwrap();
+    raw.send(&call(0, 0, 1, "echo"));
+    assert!(raw.receive().is_some());
+    assert!(server.close(SOON));
+    assert!(raw.is_ended());
+}
