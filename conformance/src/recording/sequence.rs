@@ -35,6 +35,8 @@ pub struct Step {
 struct Half {
     way: Way,
     buffer: Vec<u8>,
+    /// Where in the buffer the next frame begins.
+    begin: usize,
     frame: Option<Startup>,
     deframer: Option<Deframer>,
     /// Where it is in its frames is not known any more.
@@ -46,10 +48,22 @@ impl Half {
         Self {
             way,
             buffer: Vec::new(),
+            begin: 0,
             frame: None,
             deframer: None,
             lost: false,
         }
+    }
+
+    /// Takes more octets.
+    fn extend(&mut self, octets: &[u8]) {
+        self.buffer.drain(..std::mem::take(&mut self.begin));
+        self.buffer.extend(octets);
+    }
+
+    /// Octets of no frame yet.
+    fn rest(&self) -> &[u8] {
+        &self.buffer[self.begin..]
     }
 
     fn wants_markers(&self) -> bool {
@@ -58,14 +72,14 @@ impl Half {
 
     /// The next whole frame, and what it is; `markers` says whether the other end asked for them.
     fn next(&mut self, markers: bool) -> Option<(String, Vec<u8>)> {
-        if self.lost || self.buffer.is_empty() {
+        if self.lost || self.rest().is_empty() {
             return None;
         }
         if self.frame.is_none() {
             return self.startup();
         }
         let deframer = self.deframer.get_or_insert_with(|| Deframer::new(markers));
-        let fpdu = deframer.take(&self.buffer)?;
+        let fpdu = deframer.take(&self.buffer[self.begin..])?;
         let mut what = match Segment::parse(&fpdu.ulpdu) {
             Some(segment) => segment.to_string(),
             None => format!("an FPDU with {} octets only", fpdu.ulpdu.len()),
@@ -83,15 +97,15 @@ impl Half {
     }
 
     fn startup(&mut self) -> Option<(String, Vec<u8>)> {
-        let mut frame = Startup::parse(self.buffer.first_chunk::<HEADER>()?);
+        let mut frame = Startup::parse(self.rest().first_chunk::<HEADER>()?);
         let length = usize::from(frame.pd_length);
         if ![REQUEST, REPLY].contains(&frame.key) || length > MOST_PRIVATE_DATA {
             self.lost = true;
             let what = frame.to_string();
-            let all = self.buffer.len();
+            let all = self.rest().len();
             return Some((what, self.cut(all)));
         }
-        if self.buffer.len() < HEADER + length {
+        if self.rest().len() < HEADER + length {
             return None;
         }
         let octets = self.cut(HEADER + length);
@@ -102,8 +116,9 @@ impl Half {
     }
 
     fn cut(&mut self, octets: usize) -> Vec<u8> {
-        let rest = self.buffer.split_off(octets.min(self.buffer.len()));
-        std::mem::replace(&mut self.buffer, rest)
+        let end = self.buffer.len().min(self.begin + octets);
+        let begin = std::mem::replace(&mut self.begin, end);
+        self.buffer[begin..end].to_vec()
     }
 }
 
@@ -132,12 +147,12 @@ pub fn steps(conversation: &Conversation) -> Vec<Step> {
             Way::Sent => (ours, theirs),
             Way::Received => (theirs, ours),
         };
-        half.buffer.extend(&piece.octets);
+        half.extend(&piece.octets);
         while let Some((what, octets)) = half.next(other.wants_markers()) {
             steps.push(step(piece.way, at, what, &octets));
         }
         if piece.octets.is_empty() || half.lost {
-            let rest = std::mem::take(&mut half.buffer);
+            let rest = half.cut(usize::MAX - half.begin);
             unfinished(&mut steps, piece.way, at, &rest);
         }
         if piece.octets.is_empty() {
@@ -146,7 +161,7 @@ pub fn steps(conversation: &Conversation) -> Vec<Step> {
     }
     let at = conversation.pieces.last().map(since).unwrap_or_default();
     for half in halves {
-        unfinished(&mut steps, half.way, at, &half.buffer);
+        unfinished(&mut steps, half.way, at, half.rest());
     }
     if steps.len() > FIRST + LAST {
         steps.drain(FIRST..steps.len() - LAST);

@@ -24,27 +24,36 @@ const INTEROP: &str = "RFC 6581 §10";
 const ATOMICS: &str = "RFC 7306 §5.2.2";
 
 pub(in crate::cases) const CASES: &[Case] = &[
-    agent_case(
-        "R40",
-        Family::Rdmap,
-        "as many Reads as were agreed on, and the order of completions",
-        &[READ, ORDER, "RFC 5040 §5.2.2", "RFC 5040 §6.1"],
-        r40,
-    ),
-    agent_case(
-        "A07",
-        Family::Extensions,
-        "atomics and Reads share the depths",
-        &[ATOMICS, "RFC 7306 §5.2.1", "RFC 7306 §5.4"],
-        a07,
-    ),
-    responder(
-        "E40",
-        Family::Enhanced,
-        "depths of 0x3FFF in the Reply, and flag A of its Request",
-        &[DEPTHS, MODEL],
-        e40,
-    ),
+    Case {
+        version: 2,
+        ..agent_case(
+            "R40",
+            Family::Rdmap,
+            "as many Reads as were agreed on, and the order of completions",
+            &[READ, ORDER, "RFC 5040 §5.2.2", "RFC 5040 §6.1"],
+            r40,
+        )
+    },
+    Case {
+        version: 2,
+        ..agent_case(
+            "A07",
+            Family::Extensions,
+            "atomics and Reads share the depths",
+            &[ATOMICS, "RFC 7306 §5.2.1", "RFC 7306 §5.4"],
+            a07,
+        )
+    },
+    Case {
+        version: 2,
+        ..responder(
+            "E40",
+            Family::Enhanced,
+            "depths of 0x3FFF in the Reply, and flag A of its Request",
+            &[DEPTHS, MODEL],
+            e40,
+        )
+    },
     responder(
         "E11",
         Family::Enhanced,
@@ -66,6 +75,8 @@ const FILL: u8 = 0x22;
 const SINK: u32 = 0x5117_0000;
 /// Depth on which good startups here agree.
 const DEPTH: usize = 4;
+/// Octets of each Read that the device's program posts.
+const READ_SIZE: u32 = 16;
 
 fn memory(bench: &mut Bench<'_>) -> Result<Memory, Broken> {
     let rights =
@@ -87,6 +98,12 @@ fn read_of(memory: Memory, index: u32) -> ReadRequest {
     }
 }
 
+/// Whether it asks for what [`in_turn`] posts; another size may be one that no answer can have.
+fn is_as_posted(segment: &Segment) -> bool {
+    segment.opcode() != opcode::READ_REQUEST
+        || ReadRequest::parse(&segment.payload).is_some_and(|request| request.size == READ_SIZE)
+}
+
 /// Answers a Read Request or an Atomic Request.
 fn answer(peer: &mut Peer, segment: &Segment, response: u32) {
     if segment.opcode() == opcode::ATOMIC_REQUEST {
@@ -99,7 +116,7 @@ fn answer(peer: &mut Peer, segment: &Segment, response: u32) {
             &octets,
         ));
     } else if let Some(request) = ReadRequest::parse(&segment.payload) {
-        let octets = vec![0x77; usize::try_from(request.size).unwrap_or(0)];
+        let octets = [0x77; READ_SIZE as usize];
         let segment = Segment::tagged(
             opcode::READ_RESPONSE,
             request.sink_stag,
@@ -121,7 +138,7 @@ fn in_turn(
 ) -> Result<(), Broken> {
     for (index, operation) in operations.iter().enumerate() {
         let post = json!({
-            "opcode": operation, "mr": memory.id, "offset": 16 * index, "length": if *operation == 6 { 8 } else { 16 },
+            "opcode": operation, "mr": memory.id, "offset": 16 * index, "length": if *operation == 6 { 8 } else { READ_SIZE },
             "wr_id": index, "rkey": 0x0102_0304, "remote": 0x2000 + 16 * index, "compare": 1,
         });
         bench.agent()?.post(on, post)?;
@@ -142,6 +159,11 @@ fn in_turn(
             .collect();
         sends += now.len() - requests.len();
         at_most = at_most.max(requests.len());
+        if let Some(other) = requests.iter().find(|request| !is_as_posted(request)) {
+            let rule = "Read Requests ask for what was posted (see R06)";
+            bench.cannot_judge(what, other.to_string(), rule, peer);
+            return Ok(());
+        }
         for request in requests {
             if request.opcode() == opcode::ATOMIC_REQUEST {
                 atomics += 1;
