@@ -204,7 +204,7 @@ impl Sender {
             let (from, behind) = coverage.span();
             peer.answered((!empty).then_some((stag, from)), behind - from, report);
         } else if is_response {
-            // Where its octets belong is not known: that is the finding.
+            // Where its octets belong is not known: that is the finding, or there are too many places to tell.
             peer.answered_somewhere();
         }
     }
@@ -338,7 +338,7 @@ impl Untagged {
     }
 }
 
-/// Whether the octets of a message that is complete fit together; if not, that is reported.
+/// Whether the octets of a message that is complete are known to fit together; if they do not, that is reported.
 fn offsets(
     coverage: &Coverage,
     begin: Option<u64>,
@@ -360,7 +360,7 @@ fn offsets(
             ),
         ),
     }
-    whole != Whole::Broken
+    matches!(whole, Whole::Ordered | Whole::Disordered)
 }
 
 /// The queue of an opcode, or that it has none because it is tagged; `None` if there is no such opcode.

@@ -273,6 +273,24 @@ fn a_pad_of_another_length_is_found_without_crcs_and_nothing_else() {
     }
 }
 
+/// Of a Response in more places than are kept it is not known where it goes.
+#[test]
+fn what_is_not_known_is_no_finding() {
+    let mut talk = Talk::good();
+    for place in 1..=100 {
+        let mut line = talk.said[at::RESPONSE].clone();
+        line.ulpdu[TO - 2] = place;
+        talk.said.insert(at::RESPONSE, line);
+    }
+    let came = judged(ETHERNET, &talk.packets());
+    assert_eq!(came.rules(), [""; 0], "{:?}", came.broken);
+    // The next one is judged.
+    let next = talk.said.len() - Talk::good().said.len() + at::SECOND_RESPONSE;
+    talk.said[next].ulpdu[TO] ^= 1;
+    let came = judged(ETHERNET, &talk.packets());
+    assert_eq!(came.rules(), ["rdmap-response-place"]);
+}
+
 #[test]
 fn what_is_allowed_is_no_finding() {
     let allowed: [(&str, Mutation); 6] = [
