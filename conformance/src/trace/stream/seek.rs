@@ -170,7 +170,9 @@ pub(in crate::trace) fn octets(ulpdu: usize, pad: usize) -> usize {
 /// Length of the pad behind an FPDU without CRC and Markers, if it is not what it has to be: no FPDU can begin behind the right pad, and one can behind just one other.
 /// `before` are the octets of the FPDU as its length says, `behind` those that follow.
 pub(in crate::trace) fn other_pad(before: &[u8], behind: &[u8]) -> Option<usize> {
-    if begins(behind)? || begins_with_any_version(behind) {
+    begins(behind)?;
+    // A header whose queue alone is wrong, or that does not go on, is no pad.
+    if can_begin(behind, None) || begins_with_any_version(behind) {
         return None;
     }
     let [a, b] = *before.first_chunk()?;
