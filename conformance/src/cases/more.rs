@@ -25,13 +25,16 @@ const ORDER: &str = "RFC 7306 §5.4";
 const SWAP: &str = "RFC 7306 §5.1.2";
 
 pub(super) const CASES: &[Case] = &[
-    agent_case(
-        "F22",
-        Family::Framing,
-        "Sends and Writes of the device, and its Read Responses, of all lengths",
-        &[FPDU, SEGMENTS],
-        f22,
-    ),
+    Case {
+        version: 2,
+        ..agent_case(
+            "F22",
+            Family::Framing,
+            "Sends and Writes of the device, and its Read Responses, of all lengths",
+            &[FPDU, SEGMENTS],
+            f22,
+        )
+    },
     agent_case(
         "R46",
         Family::Rdmap,
@@ -39,13 +42,16 @@ pub(super) const CASES: &[Case] = &[
         &[ERRORS, CODES],
         r46,
     ),
-    agent_case(
-        "R47",
-        Family::Rdmap,
-        "Read Requests of one stream take no room of another's",
-        &[SHARED, RESPONSE],
-        r47,
-    ),
+    Case {
+        version: 2,
+        ..agent_case(
+            "R47",
+            Family::Rdmap,
+            "Read Requests of one stream take no room of another's",
+            &[SHARED, RESPONSE],
+            r47,
+        )
+    },
     agent_case(
         "A08",
         Family::Extensions,
@@ -73,13 +79,15 @@ fn lengths() -> impl Iterator<Item = u32> {
     (0..=66).chain(1424..=1446).chain([4093, 4095, 4097])
 }
 
-/// Takes a message of this opcode to its last segment; its octets, or what came instead.
+/// Takes a message of this opcode to its last segment; its octets, or what came instead. Behind a segment at a wrong place it goes on: such a message has to be
+/// whole before the rules of a sender can name the fault.
 fn message(peer: &mut Peer, code: u8) -> Result<Vec<u8>, Came> {
     let mut octets = Vec::new();
+    let mut misplaced = None;
     loop {
         let came = peer.next_fpdu();
         let Came::Segment(segment, fpdu) = &came else {
-            return Err(came);
+            return Err(misplaced.unwrap_or(came));
         };
         let at = octets.len() as u64;
         let place = match segment.place {
@@ -90,14 +98,71 @@ fn message(peer: &mut Peer, code: u8) -> Result<Vec<u8>, Came> {
             }
             Place::Untagged { mo, .. } => u64::from(mo) == at,
         };
-        if segment.opcode() != code || !place || !peer.crc_fits(fpdu) {
-            return Err(came);
+        let endless = octets.len() > LONG as usize;
+        if segment.opcode() != code || !peer.crc_fits(fpdu) || endless {
+            return Err(misplaced.unwrap_or(came));
         }
         octets.extend(&segment.payload);
-        if segment.is_last() {
-            return Ok(octets);
+        let last = segment.is_last();
+        if !place {
+            misplaced.get_or_insert(came);
+        }
+        if last {
+            return misplaced.map_or(Ok(octets), Err);
         }
     }
+}
+
+/// Octets of a Read that R20 asks for, and of a Send that R14 asks for.
+const OF_R20: u32 = 65_536;
+const OF_R14: u32 = 150_001;
+
+/// Whether a long Read is answered on a connection of its own. Where it is not, that is R20's finding, and says nothing of others.
+pub(super) fn answers_reads(bench: &mut Bench<'_>) -> Result<bool, Broken> {
+    let rights = access::LOCAL_WRITE | access::REMOTE_READ;
+    let memory = bench.agent()?.register(OF_R20.into(), rights, FILL)?;
+    let mut peer = bench.open()?;
+    peer.read_request(ReadRequest {
+        sink_stag: STAG,
+        sink_to: TO,
+        size: OF_R20,
+        source_stag: memory.stag,
+        source_to: memory.to,
+    });
+    Ok(message(&mut peer, opcode::READ_RESPONSE).is_ok())
+}
+
+/// Whether a long Send of the device comes on a connection of its own. Where it does not, that is R14's finding.
+pub(super) fn sends(bench: &mut Bench<'_>) -> Result<bool, Broken> {
+    let memory = bench
+        .agent()?
+        .register(OF_R14.into(), access::LOCAL_WRITE, FILL)?;
+    let (mut peer, on) = bench.open_served()?;
+    let post = json!({ "opcode": 2, "mr": memory.id, "length": OF_R14, "wr_id": 1 });
+    bench.agent()?.post(on, post)?;
+    Ok(message(&mut peer, opcode::SEND).is_ok())
+}
+
+/// Notes whether a message is what it should be. If it is none, and one that another case asks for does not come either, nothing can be told.
+fn judge_of(
+    bench: &mut Bench<'_>,
+    (what, length): (String, u32),
+    came: Result<Vec<u8>, Came>,
+    code: u8,
+    peer: &Peer,
+) -> Result<bool, Broken> {
+    let control = match &came {
+        Err(_) if code == opcode::READ_RESPONSE => {
+            Some((answers_reads(bench)?, "a long Read is answered (see R20)"))
+        }
+        Err(Came::Nothing) => Some((sends(bench)?, "a long Send comes (see R14)")),
+        _ => None,
+    };
+    if let (Err(came), Some((false, rule))) = (&came, control) {
+        bench.cannot_judge(what, came.to_string(), rule, peer);
+        return Ok(false);
+    }
+    Ok(judge(bench, what, length, came, peer))
 }
 
 /// Notes whether a message is what it should be.
@@ -134,7 +199,7 @@ fn f22(bench: &mut Bench<'_>) -> Result<(), Broken> {
             bench.agent()?.post(on, post)?;
             let came = message(&mut peer, code);
             let what = format!("a {name} of {length} octets");
-            if !judge(bench, what, length, came, &peer) {
+            if !judge_of(bench, (what, length), came, code, &peer)? {
                 break;
             }
             // Its completion makes room for the next.
@@ -153,7 +218,7 @@ fn f22(bench: &mut Bench<'_>) -> Result<(), Broken> {
         });
         let came = message(&mut peer, opcode::READ_RESPONSE);
         let what = format!("a Read Response of {size} octets");
-        if !judge(bench, what, size, came, &peer) {
+        if !judge_of(bench, (what, size), came, opcode::READ_RESPONSE, &peer)? {
             break;
         }
     }
@@ -265,7 +330,8 @@ fn r47(bench: &mut Bench<'_>) -> Result<(), Broken> {
     }
     peer.small_window(ROOM);
     let came = message(&mut peer, opcode::READ_RESPONSE);
-    judge(bench, "the first Response".to_owned(), LONG, came, &peer);
+    let what = ("the first Response".to_owned(), LONG);
+    judge_of(bench, what, came, opcode::READ_RESPONSE, &peer)?;
     Ok(())
 }
 

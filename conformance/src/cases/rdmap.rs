@@ -66,14 +66,17 @@ pub(super) const CASES: &[Case] = &[
             r09,
         )
     },
-    agent_case(
-        "R10",
-        F,
-        "a Terminate has the headers of what it is about",
-        &[TERMINATE],
-        r10,
-    )
-    .should(),
+    Case {
+        version: 2,
+        ..agent_case(
+            "R10",
+            F,
+            "a Terminate has the headers of what it is about",
+            &[TERMINATE],
+            r10,
+        )
+        .should()
+    },
 ];
 
 const SOON: Duration = Duration::from_secs(10);
@@ -332,17 +335,18 @@ fn r09(bench: &mut Bench<'_>) -> Result<(), Broken> {
 
 fn r10(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let (peer, _, _, reaction) = terminated(bench)?;
-    let bits = reaction
-        .terminate()
-        .map(|terminate| terminate.header_control);
-    bench.require(
-        "of a Write: bits M and D",
-        bits == Some(0b110),
-        format!("{bits:?}"),
-        "DDP segment length and header",
-        TERMINATE,
-        Some(&peer),
-    );
+    let (what, rule) = ("of a Write: bits M and D", "DDP segment length and header");
+    if let Some(terminate) = told(bench, what, &peer, &reaction) {
+        let bits = terminate.header_control;
+        bench.require(
+            what,
+            bits == 0b110,
+            format!("{bits:03b}"),
+            rule,
+            TERMINATE,
+            Some(&peer),
+        );
+    }
     let (mut peer, _) = bench.open_served()?;
     let request = ReadRequest {
         sink_stag: 1,
@@ -353,29 +357,44 @@ fn r10(bench: &mut Bench<'_>) -> Result<(), Broken> {
     };
     peer.read_request(request);
     let reaction = peer.reaction();
-    let terminate = reaction.terminate();
-    let bits = terminate.as_ref().map(|terminate| terminate.header_control);
+    let what = "of a Read Request: bits M, D and R";
+    let Some(terminate) = told(bench, what, &peer, &reaction) else {
+        return Ok(());
+    };
+    let bits = terminate.header_control;
     bench.require(
-        "of a Read Request: bits M, D and R",
-        bits == Some(0b111),
-        format!("{bits:?}"),
+        what,
+        bits == 0b111,
+        format!("{bits:03b}"),
         "RDMAP's header too",
         TERMINATE,
         Some(&peer),
     );
-    if bits == Some(0b111) {
-        let rest = terminate
-            .map(|terminate| terminate.rest)
-            .unwrap_or_default();
-        let right = rest.get(2 + ddp::UNTAGGED_HEADER..) == Some(&request.to_bytes());
+    if bits == 0b111 {
+        let right = terminate.rest.get(2 + ddp::UNTAGGED_HEADER..) == Some(&request.to_bytes());
         bench.require(
             "of a Read Request: RDMAP's header",
             right,
-            crate::wire::hex(&rest, 64),
+            crate::wire::hex(&terminate.rest, 64),
             "the Request as it was",
             TERMINATE,
             Some(&peer),
         );
     }
     Ok(())
+}
+
+/// The Terminate that came. Without one nothing can be told of its headers: that there is none is R09's and R05's finding.
+fn told(
+    bench: &mut Bench<'_>,
+    what: &str,
+    peer: &Peer,
+    reaction: &Reaction,
+) -> Option<ddp::Terminate> {
+    let terminate = reaction.terminate();
+    if terminate.is_none() {
+        let rule = "a Terminate comes (see R09 and R05)";
+        bench.cannot_judge(what, reaction.to_string(), rule, peer);
+    }
+    terminate
 }
