@@ -67,6 +67,15 @@ const REVISION_1: &[Fault] = &[
         "revision-0-enhanced-without-depths",
         &["mpa-revision", "enhanced-data", "enhanced-reply"],
     ),
+    (
+        "no-terminate",
+        &[
+            "T01", "T02", "T03", "T04", "T05", "T11", "T12", "T13", "T40", "U01", "U02", "U03",
+            "U04", "U05", "U06", "U12", "R01", "R02", "R04", "R05", "R09", "R16", "R21", "R22",
+            "R46", "A03", "A04", "A05", "A09", "I01",
+        ],
+    ),
+    ("insufficient-ird-accepted", &[]),
     // The depths are those of the program, which no rule of a sender knows.
     ("reads-beyond-the-depth", &["R40", "A07"]),
 ];
@@ -171,8 +180,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     (
         "no-terminate",
         &[
-            "T01", "T02", "T03", "T05", "T11", "U03", "U04", "U05", "U06", "R01", "R02", "R04",
-            "R05", "R09", "R16", "R21", "A03", "A04", "A05", "A09", "I01", "R46", "T40",
+            "T01", "T02", "T03", "T04", "T05", "T11", "T12", "T13", "T40", "U01", "U02", "U03",
+            "U04", "U05", "U06", "U12", "R01", "R02", "R04", "R05", "R09", "R16", "R21", "R22",
+            "R46", "A03", "A04", "A05", "A09", "I01", "E21", "E22",
         ],
     ),
     // Reads.
@@ -210,6 +220,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     // The program's private data, and rejections.
     ("private-data-rounded", &["M42", "M43"]),
     ("reply-says-nothing", &["M42"]),
+    ("rejection-says-nothing", &["M40"]),
     ("request-says-nothing", &["M43"]),
     ("plain-rejection-ignored", &["E42"]),
     // Lengths, and much that is under way.
@@ -225,7 +236,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("startup-in-one-piece", &["M14", "M24"]),
     ("reply-revision-1", &["enhanced-reply"]),
     ("rejection-ignored", &["M22", "E42"]),
-    ("long-messages-not-sent", &["R14", "R20", "K20"]),
+    ("long-messages-not-sent", &["R14", "R20"]),
     // A Send that is never whole shows it to the case alone.
     ("offsets-in-wrong-order", &["ddp-offset", "R14"]),
     ("msn-goes-on", &["ddp-msn"]),
@@ -258,6 +269,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("buffer-models-unchecked", &["U12"]),
     ("solicited-sends-refused", &["R03"]),
     ("terminate-without-headers", &["terminate-figure"]),
+    ("terminate-of-reads-without-headers", &["R10"]),
     ("response-stag-unchecked", &["R22"]),
     ("overflow-ends-all", &["R42"]),
     ("stags-in-a-row", &["R43"]),

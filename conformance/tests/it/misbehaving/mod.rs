@@ -189,14 +189,14 @@ fn named(names: &[&str]) -> Vec<&'static Fault> {
 
 /// Runs the tester against the device with each of these faults, and asserts that it finds what the table has, and nothing else.
 fn each(mode: Mode, faults: &[&Fault], more: &[&str]) {
-    let wrong = wrong_in(mode, faults, more);
+    let wrong = wrong_in(mode, faults, more, AT_ONCE);
     assert!(wrong.is_empty(), "{wrong}");
 }
 
 /// Faults of which the tester finds something else than the table has.
-fn wrong_in(mode: Mode, faults: &[&Fault], more: &[&str]) -> String {
+fn wrong_in(mode: Mode, faults: &[&Fault], more: &[&str], at_once: usize) -> String {
     let faults: Vec<_> = faults.iter().map(|fault| in_mode(mode, fault)).collect();
-    wrong_of(&faults, |fault| {
+    wrong_of(&faults, at_once, |fault| {
         let setup = Setup {
             fault,
             ..good(mode)
@@ -216,25 +216,32 @@ fn with_markers(fault: &'static str) -> Setup {
 
 /// Runs the tester for each of these faults, several at a time, and asserts that it finds what is listed, and nothing else.
 fn each_of(faults: &[Fault], tested: impl Fn(&'static str) -> Vec<Done> + Sync) {
-    let wrong = wrong_of(faults, tested);
+    let wrong = wrong_of(faults, AT_ONCE, tested);
     assert!(wrong.is_empty(), "{wrong}");
 }
 
 /// Faults of which the tester finds something else than is listed.
-fn wrong_of(faults: &[Fault], tested: impl Fn(&'static str) -> Vec<Done> + Sync) -> String {
-    let queue = Mutex::new(faults.iter());
+fn wrong_of(
+    faults: &[Fault],
+    at_once: usize,
+    tested: impl Fn(&'static str) -> Vec<Done> + Sync,
+) -> String {
+    // The last of the table keep the tester waiting longest.
+    let queue = Mutex::new(faults.iter().rev());
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let wrong = Mutex::new(String::new());
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some((fault, wanted)) = next() {
                     let all = tested(fault);
                     eprintln!("{fault}: {:.1?}", took(&all));
                     let found: BTreeSet<_> = findings(&all).map(|done| done.case.id).collect();
                     if found != wanted.iter().copied().collect() {
+                        let told = format!("{fault}: {wanted:?} wanted\n{}", listing(&all));
+                        eprintln!("{told}");
                         let mut wrong = wrong.lock().unwrap_or_else(PoisonError::into_inner);
-                        writeln!(wrong, "{fault}: {wanted:?} wanted\n{}", listing(&all)).unwrap();
+                        writeln!(wrong, "{told}").unwrap();
                     }
                 }
             });
@@ -342,15 +349,18 @@ fn asked_for(table: &'static [Fault]) -> Vec<&'static Fault> {
 #[test]
 #[ignore = "twenty minutes"]
 fn soak_each_fault_is_found_and_nothing_else() {
-    let faults = asked_for(FAULTS);
-    let mut wrong = String::new();
-    for mode in [Mode::Usual, Mode::NoCrc, Mode::Revision1] {
-        eprintln!("{mode:?}");
-        let in_mode = wrong_in(mode, &faults, MORE);
-        if !in_mode.is_empty() {
-            writeln!(wrong, "{mode:?}\n{in_mode}").unwrap();
-        }
-    }
+    let faults = &asked_for(FAULTS);
+    let modes = [Mode::Usual, Mode::NoCrc, Mode::Revision1];
+    // One that waits long in a mode waits beside the others.
+    let wrong: String = std::thread::scope(|scope| {
+        let each = modes.map(|mode| scope.spawn(move || wrong_in(mode, faults, MORE, AT_ONCE / 2)));
+        each.map(|one| one.join().unwrap())
+            .into_iter()
+            .zip(modes)
+            .filter(|(wrong, _)| !wrong.is_empty())
+            .map(|(wrong, mode)| format!("{mode:?}\n{wrong}\n"))
+            .collect()
+    });
     assert!(wrong.is_empty(), "{wrong}");
 }
 

@@ -243,12 +243,14 @@ impl Out {
             }
         }
         if response && !payload.is_empty() && self.is("response-twice") {
-            self.segment(Segment::tagged(
-                opcode,
-                stag,
-                to.wrapping_sub(payload.len() as u64),
-                payload,
-            ));
+            let mut to = to.wrapping_sub(payload.len() as u64);
+            let mut left = payload.len();
+            for octets in payload.chunks(self.most()) {
+                let segment = Segment::tagged(opcode, stag, to, octets);
+                to = to.wrapping_add(octets.len() as u64);
+                left -= octets.len();
+                self.segment(if left > 0 { segment.more() } else { segment });
+            }
         }
     }
 
@@ -300,11 +302,16 @@ impl Out {
                     terminate.rest[from] = first;
                 }
                 "terminate-bits-without-headers" => terminate.rest.clear(),
-                "terminate-without-headers" => {
+                // RFC 5040 §4.8 has DDP's header in each, and that of a Read Request if possible.
+                "terminate-without-headers" if !read => {
                     terminate.header_control = 0;
                     terminate.rest.clear();
                 }
-                "terminate-headers-without-bits" => terminate.header_control = 0,
+                "terminate-of-reads-without-headers" if read => {
+                    terminate.header_control = 0;
+                    terminate.rest.clear();
+                }
+                "terminate-headers-without-bits" if !read => terminate.header_control = 0,
                 "terminate-without-m" => terminate.header_control &= 0b011,
                 "terminate-says-read-header" if !read => terminate.header_control |= 1,
                 "terminate-read-header-wrong" if read => terminate.rest[from + 18 + 15] ^= 8,

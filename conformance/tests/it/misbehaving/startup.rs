@@ -125,7 +125,12 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
         flags |= S;
         data.extend(depths.to_bytes());
     }
-    if !world.does("reply-says-nothing") {
+    let silent = if with.reject {
+        "rejection-says-nothing"
+    } else {
+        "reply-says-nothing"
+    };
+    if !world.does(silent) {
         data.extend(&with.private_data);
     }
     if world.does("private-data-rounded") {
