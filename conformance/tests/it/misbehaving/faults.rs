@@ -76,6 +76,12 @@ const REVISION_1: &[Fault] = &[
         ],
     ),
     ("insufficient-ird-accepted", &[]),
+    ("all-ones-in-reply-refused", &[]),
+    ("established-though-closed", &[]),
+    ("no-common-rtr-accepted", &[]),
+    ("rejects-without-bit", &["M40"]),
+    ("rejection-ignored", &["M22"]),
+    ("rejection-without-depths", &[]),
     // The depths are those of the program, which no rule of a sender knows.
     ("reads-beyond-the-depth", &["R40", "A07"]),
 ];
