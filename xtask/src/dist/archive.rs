@@ -4,10 +4,17 @@ use std::error::Error;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::Build;
 use crate::workspace;
 
 /// Equal trees give equal archives: names sorted, nobody's user id, the time of the last commit.
-pub(super) fn pack(folder: &Path, name: &str, archive: &Path) -> Result<(), Box<dyn Error>> {
+pub(super) fn pack(
+    folder: &Path,
+    name: &str,
+    archive: &Path,
+    build: Build,
+) -> Result<(), Box<dyn Error>> {
+    let (level, _) = build.compression();
     super::run(
         Command::new("tar")
             .arg("--create")
@@ -19,7 +26,7 @@ pub(super) fn pack(folder: &Path, name: &str, archive: &Path) -> Result<(), Box<
                 "--mode=u+rw,go=rX",
             ])
             .arg(format!("--mtime=@{}", commit_time()))
-            .args(["--use-compress-program", "gzip --no-name"])
+            .arg(format!("--use-compress-program=gzip --no-name {level}"))
             .arg("--file")
             .arg(archive)
             .arg("--directory")

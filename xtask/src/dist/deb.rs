@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::Build;
 use super::archive::commit_time;
 use super::needs::{self, Needs};
 
@@ -45,7 +46,13 @@ Comment:
 ";
 
 /// Writes `dgiwarp_VERSION_ARCHITECTURE.deb` below `folder`.
-pub(super) fn pack(tree: &Path, version: &str, folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
+pub(super) fn pack(
+    tree: &Path,
+    version: &str,
+    folder: &Path,
+    build: Build,
+) -> Result<PathBuf, Box<dyn Error>> {
+    let (_, level) = build.compression();
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -67,7 +74,7 @@ pub(super) fn pack(tree: &Path, version: &str, folder: &Path) -> Result<PathBuf,
     let package = folder.join(format!("dgiwarp_{version}_{architecture}.deb"));
     super::run(
         Command::new("dpkg-deb")
-            .args(["--root-owner-group", "-Zxz", "--build"])
+            .args(["--root-owner-group", "-Zxz", level, "--build"])
             .arg(stage.path())
             .arg(&package)
             // Equal trees give equal packages.

@@ -70,6 +70,15 @@ impl Build {
             Self::Tests => "debug",
         }
     }
+
+    /// The arguments of gzip and of `dpkg-deb` for how hard they compress. Compressing the package of users takes a minute of processor
+    /// time, and tests make two; the formats are equal.
+    const fn compression(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Release => ("-6", "-z6"),
+            Self::Tests => ("-1", "-z0"),
+        }
+    }
 }
 
 /// Builds everything and writes tree, archive and package below `folder`, replacing older ones of this version.
@@ -87,9 +96,9 @@ pub fn make(folder: &Path, build: Build) -> Result<Dist, Box<dyn Error>> {
     }
     tree::lay_out(&metadata, build, &tree)?;
     let archive = folder.join(format!("{name}.tar.gz"));
-    archive::pack(folder, &name, &archive)?;
+    archive::pack(folder, &name, &archive, build)?;
     let package = if debian::find_program("dpkg-deb").is_some() {
-        Some(deb::pack(&tree, &version, folder)?)
+        Some(deb::pack(&tree, &version, folder, build)?)
     } else {
         None
     };
