@@ -129,6 +129,17 @@ pub const ALONE: &[(&str, &str)] = &[
     ("dgiwarp-conform", "mutants"),
 ];
 
+/// Integration tests that wait nearly all of their time, for silence most of all: package, and module of [`SPLIT`]. They begin first, all at once,
+/// and run beside the programs of every group but `unit` that are not [`ALONE`].
+pub const WAITING: &[(&str, &str)] = &[
+    ("dgiwarp-conform", "device"),
+    ("dgiwarp-conform", "misbehaving"),
+    ("dgiwarp-run", "lives"),
+];
+
+/// Integration tests that would otherwise end long after the others of their group. They begin first there.
+pub const LONG: &[(&str, &str)] = &[("dgiwarp", "rc_lost"), ("dgiwarp-run", "perftest")];
+
 /// One cargo command of the `build` group.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
@@ -210,6 +221,22 @@ pub fn place(package: &str, part: &str) -> Name {
     }
 }
 
+/// The group of a name.
+///
+/// # Panics
+/// Never: [`GROUPS`] has every name.
+#[must_use]
+pub fn named(name: Name) -> Group {
+    let group = GROUPS.into_iter().find(|group| group.name == name);
+    group.expect("every name is listed")
+}
+
+/// How long one test program of a group may run: twice the budget of the group.
+#[must_use]
+pub fn limit(name: Name) -> Duration {
+    2 * named(name).budget
+}
+
 /// The group with this name on the command line.
 #[must_use]
 pub fn by_word(word: &str) -> Option<Name> {
@@ -230,6 +257,14 @@ mod tests {
             assert_eq!(by_word(group.word), Some(group.name));
         }
         assert_eq!(by_word("units"), None);
+    }
+
+    #[test]
+    fn who_runs_alone_does_not_run_beside_others() {
+        for listed in WAITING {
+            assert!(!ALONE.contains(listed), "{listed:?}");
+            assert_ne!(place(listed.0, listed.1), Name::Unit, "{listed:?}");
+        }
     }
 
     #[test]

@@ -5,10 +5,12 @@ mod side_by_side;
 
 use std::error::Error;
 use std::fs;
-use std::io::{IsTerminal as _, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::mpsc::Receiver;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::debian;
@@ -19,7 +21,7 @@ use crate::skips;
 use crate::stream::End;
 use crate::workspace::{self, TestProgram};
 use report::{Report, Row};
-use side_by_side::{Ended, observe};
+use side_by_side::{Ended, Finished, observe};
 
 /// How long one compilation may take before it counts as hanging; a slow machine is no failure.
 const COMPILATION_LIMIT: Duration = Duration::from_secs(1800);
@@ -91,28 +93,23 @@ pub fn run(options: &Options, interrupt: &Interrupt) -> Result<i32, Box<dyn Erro
         programs: Vec::new(),
         compiled: false,
         report: Report::default(),
-        out: Box::new(std::io::stdout()),
+        out: Box::new(io::stdout()),
     };
     run.compile(&groups)?;
     let tests: Vec<_> = groups
         .iter()
         .filter(|group| group.name != Name::Build)
         .collect();
+    let programs = std::mem::take(&mut run.programs);
     if run.compiled {
-        for group in tests {
-            run.group(group)?;
-        }
+        run.groups(&tests, &programs)?;
     } else if !tests.is_empty() && interrupt.caught().is_none() {
         run.report
             .failures
             .push("no test was run, because they do not all compile".to_owned());
     }
     if !names.contains(&Name::Soak) {
-        run.report.left_out = run
-            .programs
-            .iter()
-            .map(|program| program.ignored.len())
-            .sum();
+        run.report.left_out = programs.iter().map(|program| program.ignored.len()).sum();
     }
     if let Some(signal) = interrupt.caught() {
         println!("\nInterrupted by signal {signal}; this is what ran before:");
@@ -181,98 +178,179 @@ impl Run<'_> {
         Ok(tally)
     }
 
-    /// One group of tests.
-    fn group(&mut self, group: &Group) -> Result<(), Box<dyn Error>> {
-        if self.interrupt.caught().is_some() {
-            return Ok(());
-        }
-        announce(group);
-        let begin = clock::now();
-        let soak = group.name == Name::Soak;
+    /// Groups of tests. Programs that wait run beside all groups but `unit` and `soak`, and those that run alone run behind both.
+    fn groups(
+        &mut self,
+        groups: &[&Group],
+        programs: &[TestProgram],
+    ) -> Result<(), Box<dyn Error>> {
         // A library without tests is not worth a heading; an integration test without any is started all the same: it may
         // have a harness of its own.
-        let is_worth_it = |program: &TestProgram| {
-            if soak {
-                program.soak_tests().next().is_some()
-            } else {
-                program.group == group.name
-                    && (!program.tests.is_empty() || program.group != Name::Unit)
-            }
+        let of = |group: &Group| {
+            let is_worth_it = move |program: &&TestProgram| {
+                if group.name == Name::Soak {
+                    program.soak_tests().next().is_some()
+                } else {
+                    program.group == group.name
+                        && (!program.tests.is_empty() || program.group != Name::Unit)
+                }
+            };
+            let mut chosen: Vec<_> = programs.iter().filter(is_worth_it).collect();
+            chosen.sort_by_key(|program| !program.is_long());
+            chosen
         };
-        let programs: Vec<_> = self
-            .programs
-            .iter()
-            .filter(|it| is_worth_it(it))
-            .cloned()
-            .collect();
-        let (alone, together): (Vec<_>, Vec<_>) = programs
-            .iter()
-            .partition(|program| soak || self.options.jobs < 2 || program.runs_alone());
-        let mut tally = self.together(&together, group)?;
-        for program in alone {
-            if self.interrupt.caught().is_none() {
-                tally += self.program(program, group)?;
+        let mut others = Vec::new();
+        for group in groups {
+            match group.name {
+                Name::Unit => self.unit(group, &of(group))?,
+                Name::Build | Name::Process | Name::Debian | Name::Interop => {
+                    others.push((*group, of(group)));
+                }
+                Name::Soak => {}
             }
         }
-        if group.name == Name::Unit
-            && self.interrupt.caught().is_none()
-            && self.options.packages.is_empty()
-        {
-            tally += self.check(&groups::DOCUMENTATION_TESTS, 2 * group.budget)?;
+        self.beside_each_other(&others)?;
+        for group in groups.iter().filter(|group| group.name == Name::Soak) {
+            self.begin(group);
+            for program in of(group) {
+                self.program(program, group.name)?;
+            }
         }
-        if tally == Tally::default()
-            && self.options.packages.is_empty()
-            && self.interrupt.caught().is_none()
-        {
-            println!("there are no tests in this group");
-            self.report
-                .failures
-                .push(format!("group {}: no tests", group.word));
-            tally.failed += 1;
+        if self.interrupt.caught().is_none() && self.options.packages.is_empty() {
+            for group in groups {
+                self.must_have_tests(group);
+            }
         }
-        self.report.rows.push(Row {
-            word: group.word,
-            took: begin.elapsed(),
-            budget: group.budget,
-            tally,
-        });
+        Ok(())
+    }
+
+    /// Unit tests, and behind them the examples of the documentation.
+    fn unit(&mut self, group: &Group, programs: &[&TestProgram]) -> Result<(), Box<dyn Error>> {
+        self.begin(group);
+        self.together(programs)?;
+        if self.options.packages.is_empty() {
+            let begin = clock::now();
+            let limit = groups::limit(group.name);
+            let tally = self.check(&groups::DOCUMENTATION_TESTS, limit)?;
+            self.add(group.name, tally, begin);
+        }
+        Ok(())
+    }
+
+    /// The groups whose programs mostly wait for each other, for timers and for silence.
+    fn beside_each_other(
+        &mut self,
+        groups: &[(&Group, Vec<&TestProgram>)],
+    ) -> Result<(), Box<dyn Error>> {
+        let one_at_a_time = self.options.jobs < 2;
+        let waits = |program: &&TestProgram| !one_at_a_time && program.waits();
+        let of_all = || groups.iter().flat_map(|(_, programs)| programs).copied();
+        let waiting: Vec<_> = of_all().filter(waits).collect();
+        let (interrupt, skips) = (self.interrupt, self.skips.with_file_name("skips-waiting"));
+        thread::scope(|scope| {
+            let jobs = waiting.len();
+            let ended = side_by_side::start(scope, waiting, jobs, interrupt, &skips);
+            for (group, programs) in groups {
+                self.begin(group);
+                let mut programs = programs.clone();
+                programs.retain(|program| !waits(program) && !program.runs_alone());
+                self.together(&programs)?;
+            }
+            self.collect(ended)
+        })?;
+        for program in of_all().filter(|program| program.runs_alone()) {
+            self.program(program, program.group)?;
+        }
         Ok(())
     }
 
     /// Test programs that do not mind others beside them.
-    fn together(
-        &mut self,
-        programs: &[&TestProgram],
-        group: &Group,
-    ) -> Result<Tally, Box<dyn Error>> {
-        let limit = 2 * group.budget;
+    fn together(&mut self, programs: &[&TestProgram]) -> Result<(), Box<dyn Error>> {
+        if self.options.jobs < 2 {
+            let mut programs = programs.iter();
+            return programs.try_for_each(|program| self.program(program, program.group));
+        }
         let (interrupt, skips) = (self.interrupt, self.skips.clone());
-        let mut tally = Tally::default();
-        side_by_side::run(
-            programs,
-            self.options.jobs,
-            limit,
-            interrupt,
-            &skips,
-            |finished| {
-                let title = &finished.program.selection;
-                let seconds = finished.took.as_secs();
-                println!("\n--- cargo test {title} ({seconds} s)");
-                self.out.write_all(&finished.output)?;
-                self.out.flush()?;
-                tally += self.conclude(title, finished.ended, limit);
-                Ok(())
-            },
-        )?;
-        Ok(tally)
+        thread::scope(|scope| {
+            let jobs = self.options.jobs;
+            let ended = side_by_side::start(scope, programs.to_vec(), jobs, interrupt, &skips);
+            self.collect(ended)
+        })
+    }
+
+    /// Takes the results of programs as they end. The time until then counts for their groups.
+    fn collect(&mut self, ended: Receiver<io::Result<Finished<'_>>>) -> Result<(), Box<dyn Error>> {
+        let mut begin = clock::now();
+        for finished in ended {
+            let Finished {
+                program,
+                ended,
+                output,
+                took,
+            } = finished?;
+            println!(
+                "\n--- cargo test {} ({} s)",
+                program.selection,
+                took.as_secs()
+            );
+            self.out.write_all(&output)?;
+            self.out.flush()?;
+            let tally = self.conclude(&program.selection, ended, groups::limit(program.group));
+            self.add(program.group, tally, begin);
+            begin = clock::now();
+        }
+        Ok(())
+    }
+
+    /// Announces a group and gives it a row.
+    fn begin(&mut self, group: &Group) {
+        if self.interrupt.caught().is_some() {
+            return;
+        }
+        announce(group);
+        self.report.rows.push(Row {
+            word: group.word,
+            took: Duration::ZERO,
+            budget: group.budget,
+            tally: Tally::default(),
+        });
+    }
+
+    /// Adds results, and the time since `begin`, to a group's row.
+    fn add(&mut self, name: Name, tally: Tally, begin: Instant) {
+        let word = groups::named(name).word;
+        let mut rows = self.report.rows.iter_mut();
+        if let Some(row) = rows.find(|row| row.word == word) {
+            row.tally += tally;
+            row.took += begin.elapsed();
+        }
+    }
+
+    fn must_have_tests(&mut self, group: &Group) {
+        let mut rows = self.report.rows.iter_mut();
+        let Some(row) = rows.find(|row| row.word == group.word && row.tally == Tally::default())
+        else {
+            return;
+        };
+        row.tally.failed += 1;
+        println!("there are no tests in the group {}", group.word);
+        let failure = format!("group {}: no tests", group.word);
+        self.report.failures.push(failure);
     }
 
     /// One test program, by itself.
-    fn program(&mut self, program: &TestProgram, group: &Group) -> Result<Tally, Box<dyn Error>> {
+    fn program(&mut self, program: &TestProgram, group: Name) -> Result<(), Box<dyn Error>> {
+        if self.interrupt.caught().is_some() {
+            return Ok(());
+        }
+        let begin = clock::now();
         println!("\n--- cargo test {}", program.selection);
         let mut command = program.command();
-        command.args(program.arguments(group.name == Name::Soak));
-        self.tests(&mut command, &program.selection, 2 * group.budget)
+        command.args(program.arguments(group == Name::Soak));
+        let limit = groups::limit(group);
+        let tally = self.tests(&mut command, &program.selection, limit)?;
+        self.add(group, tally, begin);
+        Ok(())
     }
 
     /// One of the tables' cargo commands.
@@ -306,7 +384,7 @@ impl Run<'_> {
         title: &str,
         limit: Duration,
     ) -> Result<Tally, Box<dyn Error>> {
-        if std::io::stdout().is_terminal() {
+        if io::stdout().is_terminal() {
             command.env("CARGO_TERM_COLOR", "always");
         }
         let (interrupt, skips) = (self.interrupt, &self.skips);
@@ -427,9 +505,10 @@ mod tests {
             ],
             compiled: true,
             report: Report::default(),
-            out: Box::new(std::io::sink()),
+            out: Box::new(io::sink()),
         };
-        run.group(&GROUPS[2]).unwrap();
+        let programs = std::mem::take(&mut run.programs);
+        run.groups(&[&GROUPS[2]], &programs).unwrap();
         assert_eq!(
             run.report.total(false),
             Tally {
@@ -444,7 +523,7 @@ mod tests {
         assert!(run.report.failures[1].starts_with("-p p --test crash: signal: 11"));
 
         run.report = Report::default();
-        run.group(&GROUPS[5]).unwrap();
+        run.groups(&[&GROUPS[5]], &programs).unwrap();
         assert_eq!(
             run.report.total(false),
             Tally {
@@ -457,49 +536,69 @@ mod tests {
         assert_eq!(arguments, "soak_ --ignored --nocapture\n");
     }
 
+    /// A program of the first package and module of a table.
+    fn listed(folder: &Path, table: &[(&str, &str)], group: Name, body: &str) -> TestProgram {
+        let (package, module) = table[0];
+        let mut program = script(folder, module, group, "a", body);
+        program.package = package.into();
+        program
+    }
+
     #[test]
     fn programs_run_together_but_for_those_that_run_alone() {
         let folder = tempfile::tempdir().unwrap();
         let result = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0s'";
-        // Each waits for the other to begin.
-        let meets = |me: &str, other: &str| {
+        // Each waits for the others to begin.
+        let meets = |me: &str, others: &[&str]| {
+            let wait = |other: &&str| {
+                format!(
+                    "for i in $(seq 600); do [ -e {other} ] && break; sleep 0.05; done; [ -e {other} ] || exit 1;"
+                )
+            };
+            let waits: String = others.iter().map(wait).collect();
             format!(
-                "cd {0}; touch {me}; for i in $(seq 600); do [ -e {other} ] && break; sleep 0.05; done; [ -e {other} ] || exit 1; echo a: $0 >>$XTASK_SKIPS; {result}",
+                "cd {}; touch {me}; {waits} echo a: $0 >>$XTASK_SKIPS; {result}",
                 folder.path().display()
             )
         };
-        // Runs behind the others.
+        // Runs behind the others, those of a later group too.
         let alone = format!(
-            "cd {}; [ -e first ] && [ -e second ] || exit 1; {result}",
+            "cd {}; for i in first second waiting later; do [ -e $i ] || exit 1; done; {result}",
             folder.path().display()
         );
-        let (package, module) = groups::ALONE[0];
-        let mut by_itself = script(folder.path(), module, Name::Process, "a", &alone);
-        by_itself.package = package.into();
+        let by_itself = listed(folder.path(), groups::ALONE, Name::Process, &alone);
         assert!(by_itself.runs_alone());
-        let (first, second) = (meets("first", "second"), meets("second", "first"));
+        let waiting = meets("waiting", &["first", "second", "later"]);
+        let waiting = listed(folder.path(), groups::WAITING, Name::Debian, &waiting);
+        assert!(waiting.waits());
+        let process = |name, body: &str| script(folder.path(), name, Name::Process, "a", body);
         let (options, interrupt) = (Options::default(), Interrupt::never());
         let mut run = Run {
             options: &options,
             interrupt: &interrupt,
             skips: folder.path().join("skips"),
-            programs: vec![
-                by_itself,
-                script(folder.path(), "one", Name::Process, "a", &first),
-                script(folder.path(), "two", Name::Process, "a", &second),
-            ],
+            programs: Vec::new(),
             compiled: true,
             report: Report::default(),
-            out: Box::new(std::io::sink()),
+            out: Box::new(io::sink()),
         };
-        run.group(&GROUPS[2]).unwrap();
-        let expected = Tally {
-            passed: 1,
+        let later = meets("later", &["waiting"]);
+        let programs = [
+            by_itself,
+            process("one", &meets("first", &["second", "waiting"])),
+            process("two", &meets("second", &["first"])),
+            script(folder.path(), "three", Name::Debian, "a", &later),
+            waiting,
+        ];
+        run.groups(&[&GROUPS[2], &GROUPS[3]], &programs).unwrap();
+        let tally = |passed, skipped| Tally {
+            passed,
             failed: 0,
-            skipped: 2,
+            skipped,
         };
-        assert_eq!(run.report.total(false), expected, "{:?}", run.report);
-        assert_eq!(run.report.skips.len(), 2);
+        let rows: Vec<_> = run.report.rows.iter().map(|row| row.tally).collect();
+        assert_eq!(rows, [tally(1, 2), tally(0, 2)], "{:?}", run.report);
+        assert_eq!(run.report.skips.len(), 4);
     }
 
     #[test]
@@ -512,9 +611,9 @@ mod tests {
             programs: Vec::new(),
             compiled: true,
             report: Report::default(),
-            out: Box::new(std::io::sink()),
+            out: Box::new(io::sink()),
         };
-        run.group(&GROUPS[3]).unwrap();
+        run.groups(&[&GROUPS[3]], &[]).unwrap();
         assert_eq!(run.report.total(false).failed, 1);
     }
 

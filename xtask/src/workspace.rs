@@ -202,8 +202,24 @@ impl TestProgram {
     /// Whether no other program may run at the same time: its tests count or compare what others would disturb.
     #[must_use]
     pub fn runs_alone(&self) -> bool {
+        self.is_listed(groups::ALONE)
+    }
+
+    /// Whether it waits nearly all of its time.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.is_listed(groups::WAITING)
+    }
+
+    /// Whether it takes much longer than others of its group.
+    #[must_use]
+    pub fn is_long(&self) -> bool {
+        self.is_listed(groups::LONG)
+    }
+
+    fn is_listed(&self, table: &[(&str, &str)]) -> bool {
         let part = self.module.as_ref().unwrap_or(&self.target);
-        groups::ALONE.contains(&(self.package.as_str(), part.as_str()))
+        table.contains(&(self.package.as_str(), part.as_str()))
     }
 
     /// The arguments that select what is run: nothing for a whole program, else each test of the module by its path.

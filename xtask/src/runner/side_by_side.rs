@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError, mpsc};
-use std::thread;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Scope;
 use std::time::Duration;
 
 use super::read_skips;
 use crate::clock;
+use crate::groups;
 use crate::interrupt::Interrupt;
 use crate::libtest::Reader;
 use crate::skips;
@@ -51,54 +53,49 @@ pub(super) struct Finished<'a> {
     pub(super) took: Duration,
 }
 
-/// Runs `programs`, at most `jobs` at a time, each for at most `limit`, and gives each that ended to `finished`. No more are started after an
-/// interrupt. Files of skipped tests are made beside `skips`.
+/// Starts `programs` in their order, at most `jobs` at a time, each for at most the limit of its group, and sends each that ended. No more are
+/// started after an interrupt. Files of skipped tests are made beside `skips`, with a number behind the name.
 ///
-/// # Errors
-/// A program could not be started.
-pub(super) fn run<'a>(
-    programs: &[&'a TestProgram],
+/// An error is a program that could not be started.
+pub(super) fn start<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    programs: Vec<&'env TestProgram>,
     jobs: usize,
-    limit: Duration,
-    interrupt: &Interrupt,
+    interrupt: &'env Interrupt,
     skips: &Path,
-    mut finished: impl FnMut(Finished<'a>) -> io::Result<()>,
-) -> io::Result<()> {
-    let waiting = Mutex::new(programs.iter().copied().collect::<VecDeque<_>>());
-    let next = || {
-        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        match interrupt.caught() {
-            None => waiting.pop_front(),
-            Some(_) => None,
-        }
-    };
-    thread::scope(|scope| {
-        let (sender, results) = mpsc::channel();
-        for job in 0..jobs.max(1) {
-            let sender = sender.clone();
-            let next = &next;
-            let skips = skips.with_extension(job.to_string());
-            scope.spawn(move || {
-                while let Some(program) = next() {
-                    let begin = clock::now();
-                    let mut output = Vec::new();
-                    let mut command = program.command();
-                    command.args(program.arguments(false));
-                    let ended = observe(&mut command, limit, interrupt, &mut output, &skips);
-                    let result = ended.map(|ended| Finished {
-                        program,
-                        ended,
-                        output,
-                        took: begin.elapsed(),
-                    });
-                    // Nobody takes results after an error.
-                    if sender.send(result).is_err() {
-                        return;
-                    }
+) -> Receiver<io::Result<Finished<'env>>> {
+    let (sender, results) = mpsc::channel();
+    let waiting = Arc::new(Mutex::new(VecDeque::from(programs)));
+    for job in 0..jobs {
+        let (sender, waiting) = (sender.clone(), Arc::clone(&waiting));
+        let skips = skips.with_extension(job.to_string());
+        scope.spawn(move || {
+            let next = || {
+                let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                match interrupt.caught() {
+                    None => waiting.pop_front(),
+                    Some(_) => None,
                 }
-            });
-        }
-        drop(sender);
-        results.into_iter().try_for_each(|result| finished(result?))
-    })
+            };
+            while let Some(program) = next() {
+                let begin = clock::now();
+                let mut output = Vec::new();
+                let mut command = program.command();
+                command.args(program.arguments(false));
+                let limit = groups::limit(program.group);
+                let ended = observe(&mut command, limit, interrupt, &mut output, &skips);
+                let result = ended.map(|ended| Finished {
+                    program,
+                    ended,
+                    output,
+                    took: begin.elapsed(),
+                });
+                // Nobody takes results after an error.
+                if sender.send(result).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    results
 }
