@@ -18,6 +18,7 @@ use nix::sys::socket::{
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::driver::device::{clock, fds as own_sockets};
+use crate::driver::qp::staging::MidPage;
 use dgiwarp_engine::types::Route;
 
 use crate::Error;
@@ -65,14 +66,14 @@ const CONTROL: usize = 128;
 /// Buffer for received datagrams, one per poller.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffer {
-    octets: Vec<u8>,
+    octets: MidPage,
     control: [u8; CONTROL],
 }
 
 impl ReceiveBuffer {
     pub(crate) fn new() -> Self {
         Self {
-            octets: vec![0; RECEIVE_BUFFER],
+            octets: MidPage::zeroed(RECEIVE_BUFFER),
             control: [0; CONTROL],
         }
     }
