@@ -511,6 +511,28 @@ fn a_lost_chunk_is_asked_for_again_when_two_later_ones_are_there() {
 }
 
 #[test]
+fn a_lost_response_is_repeated_while_its_request_is_open() {
+    let mut pair = Pair::new(4 << 20, Vec::new());
+    pair.read(0, 500, millis(1000));
+    pair.run(millis(1000));
+    // The request, then its responses: the second one is lost, and behind the sixth one nothing arrives for long.
+    let mut fates = vec![Fate::Hold(200); 64];
+    for at in [0, 1, 3, 4, 5, 6] {
+        fates[(pair.sent + at) % 64] = Fate::Pass;
+    }
+    fates[(pair.sent + 2) % 64] = Fate::Lose;
+    pair.fates = fates;
+    pair.read(0, 30_000, millis(1000));
+    let begun = pair.now;
+    while pair.requester.counts().1 == 0 && pair.now < begun + millis(1000) {
+        pair.step();
+    }
+    assert_eq!(pair.now - begun, millis(3), "no timer was needed");
+    pair.run(millis(2000));
+    assert_eq!(pair.sink.ended[1].1, ReadEnd::Complete);
+}
+
+#[test]
 fn late_responses_touch_nothing() {
     let mut pair = Pair::new(4 << 20, Vec::new());
     pair.delay = millis(40);

@@ -103,6 +103,7 @@ mod tests {
         assert_eq!(gaps(&map, 0, 110, 1)[..], [(0, 110)]);
         assert_eq!(gaps(&map, 12, 18, 4)[..], []);
         assert_eq!(gaps(&map, 15, 30, 4)[..], [(20, 25), (26, 30)]);
+        assert_eq!(gaps(&map, 25, 30, 4)[..], [(26, 30)], "begins with a range");
     }
 
     /// As many as there can be: one more than ranges.

@@ -71,6 +71,18 @@ fn without_a_cookie_no_more_than_three_times_the_request() {
     assert_eq!(ask(&mut responder, 'b', own, request(5000)), refused);
 }
 
+/// RFC 5041 §4.2: T, L, the queue number and the message offset are checked, each by itself.
+#[test]
+fn a_request_is_one_untagged_segment_on_its_queue() {
+    let whole = segment::emit_request(&request(10), EPOCH, None, Msn::new(0)).octets;
+    assert!(parse(&whole).is_ok());
+    for (at, bits) in [(0, 0x80), (0, 0x40), (9, 3), (17, 1)] {
+        let mut changed = whole.clone();
+        changed[at] ^= bits;
+        assert_eq!(parse(&changed), Err(DropReason::Malformed), "octet {at}");
+    }
+}
+
 #[test]
 fn queues_are_bounded_and_turns_go_round() {
     let mut responder = responder(2);
