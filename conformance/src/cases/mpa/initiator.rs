@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::BETWEEN;
 use crate::agent::{Connection, access};
 use crate::bench::{Bench, Broken};
 use crate::cases::calling::{ESTABLISHED, answer_rtr, called, event, first, reply, reply_with};
@@ -341,11 +342,11 @@ fn m24(bench: &mut Bench<'_>) -> Result<(), Broken> {
     };
     let what = "each octet in a TCP segment of its own";
     works(bench, what, &octets, &|_| (), FRAME)?;
-    // However slow the device is, it sees the first piece alone.
-    let quiet = bench.patience().quiet;
+    // A device that is not slower than this sees the first piece alone.
+    let between = bench.patience().quiet.max(BETWEEN);
     let pieces = |peer: &mut Peer, reply: &[u8]| {
         peer.send(&reply[..10]);
-        clock::pause(quiet);
+        clock::pause(between);
         peer.send(&reply[10..]);
     };
     let what = "in two pieces, with a moment between";
