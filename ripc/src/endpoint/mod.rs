@@ -312,7 +312,7 @@ impl Endpoint {
     /// Takes no more calls, and lets those that it executes end, for at most `timeout`. Then its connections end. Returns whether all ended.
     ///
     /// Its callers learn that it goes away, and send later calls elsewhere; one that gives no sign of life is not waited for longer than
-    /// [`Limits::silence`].
+    /// [`Limits::silence`](crate::Limits::silence).
     pub fn close(&self, timeout: Duration) -> bool {
         let shared = &self.handle.shared;
         {
