@@ -26,7 +26,7 @@ const PAGE: usize = 4096;
 
 /// Memory that the kernel receives into. It begins in the middle of a page.
 ///
-/// Processors copy with `rep movsb` 16 times slower where the destination's place in its page is 1 to 31 octets behind the source's. Segments, and
+/// Processors copy with `rep movsb` 16 times slower where the destination's place in its page is 1 to 16 octets behind the source's. Segments, and
 /// memory of programs, begin at places near the beginning of a page, and so does what an allocator gives: 16 octets behind it.
 #[derive(Debug)]
 pub(crate) struct MidPage {
