@@ -3,6 +3,7 @@
 mod datagrams;
 pub(crate) mod group;
 pub(crate) mod idle;
+mod incoming;
 mod path_mtu;
 pub(crate) mod tcp;
 pub(crate) mod udp;

@@ -9,6 +9,7 @@ use nix::sys::socket::{MsgFlags, getsockopt, recv, send, setsockopt, sockopt};
 
 use crate::catalog::{Mode, Op};
 use crate::endpoint::pattern::{self, POSITION_BITS, POSITION_MASK, narrow, widen};
+use crate::endpoint::raw::incoming::Incoming;
 use crate::endpoint::raw::path_mtu;
 use crate::error::{IoContext, PerfError, Result};
 use crate::machine::host::Wait;
@@ -41,7 +42,7 @@ pub(super) struct Pair {
     pub(super) segment: usize,
     pub(super) round: u64,
     pub(super) outgoing: Vec<u8>,
-    pub(super) incoming: Vec<u8>,
+    pub(super) incoming: Incoming,
     check: bool,
     /// Length of a chunk, and with `check` its expected contents.
     pattern: Vec<u8>,
@@ -74,7 +75,7 @@ impl Pair {
             segment: 0,
             round: 0,
             outgoing: Vec::new(),
-            incoming: vec![0; RECEIVE_BUFFER],
+            incoming: Incoming::zeroed(RECEIVE_BUFFER),
             check: spec.check,
             pattern: Vec::new(),
             op: spec.subject.op,

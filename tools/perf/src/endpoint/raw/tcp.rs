@@ -14,6 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::catalog::Mode;
 use crate::endpoint::pattern::{self, narrow, widen};
+use crate::endpoint::raw::incoming::Incoming;
 use crate::error::{IoContext, PerfError, Result};
 use crate::machine::host::{Side, Wait};
 use crate::measure::{Arrival, BLOCK_SLICE, Flow, Geometry, Idle, PingPong, Want, Watch};
@@ -40,7 +41,7 @@ pub(crate) struct Tcp {
     check: bool,
     size: usize,
     pattern: Vec<u8>,
-    incoming: Vec<u8>,
+    incoming: Incoming,
     /// Bytes received of the present message, or of the present round.
     received: u64,
     /// The beginning of a credit.
@@ -61,7 +62,7 @@ impl Tcp {
             check: spec.check,
             size: narrow(spec.size),
             pattern: Vec::new(),
-            incoming: Vec::new(),
+            incoming: Incoming::zeroed(0),
             received: 0,
             credit: Vec::new(),
             sequence: 0,
@@ -117,7 +118,7 @@ impl Tcp {
             self.stream = Some(accept(&listener)?);
         }
         self.pattern = pattern::fill(narrow(geometry.chunk));
-        self.incoming = vec![0; MAX_READ];
+        self.incoming = Incoming::zeroed(MAX_READ);
         let both_ways = self.mode == Mode::Bibw;
         let stream = self.stream()?;
         stream
