@@ -135,3 +135,17 @@ pub(crate) fn put_back_of_stream(mut room: Vec<u8>) {
         let _ = STREAMS.try_with(|streams| streams.set(room));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{MidPage, PAGE};
+
+    #[test]
+    fn receive_memory_begins_in_the_middle_of_a_page() {
+        for len in [1, 4095, 4096, super::READ] {
+            let memory = MidPage::zeroed(len);
+            assert_eq!(memory.len(), len);
+            assert_eq!(memory.as_ptr().addr() % PAGE, PAGE / 2);
+        }
+    }
+}
