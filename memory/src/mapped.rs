@@ -65,13 +65,22 @@ pub(crate) fn populate(address: usize, len: usize, write: bool) -> bool {
         end,
         write,
     };
-    match len {
-        0 => true,
-        _ => match range.populate() {
-            Ok(()) => true,
-            Err(libc::ENOMEM | libc::EFAULT) => false,
-            Err(_) => !populates() && check_mapped(address, len, write).is_ok(),
-        },
+    len == 0
+        || is_present(range.populate(), populates, || {
+            check_mapped(address, len, write).is_ok()
+        })
+}
+
+/// Whether memory is there, by the outcome of `madvise(2)`. A kernel that does not populate memory leaves that to `is_mapped`.
+fn is_present(
+    populated: Result<(), i32>,
+    populates: impl FnOnce() -> bool,
+    is_mapped: impl FnOnce() -> bool,
+) -> bool {
+    match populated {
+        Ok(()) => true,
+        Err(libc::ENOMEM | libc::EFAULT) => false,
+        Err(_) => !populates() && is_mapped(),
     }
 }
 
@@ -131,7 +140,17 @@ impl Range {
 
     /// Checks where there is no memory map.
     fn without_maps(self) -> Found {
-        match self.populate() {
+        self.judge(self.populate(), populates, || self.has_hole())
+    }
+
+    /// The outcome by that of `madvise(2)`, and where it decides nothing by `mincore(2)`.
+    fn judge(
+        self,
+        populated: Result<(), i32>,
+        populates: impl Fn() -> bool,
+        has_hole: impl FnOnce() -> bool,
+    ) -> Found {
+        match populated {
             Ok(()) => Found::Good,
             Err(libc::ENOMEM) => Found::Hole,
             // The protection, or a kernel before 5.14.
@@ -139,7 +158,7 @@ impl Range {
                 address: self.address,
                 write: self.write,
             },
-            Err(_) if self.has_hole() => Found::Hole,
+            Err(_) if has_hole() => Found::Hole,
             Err(_) => Found::Good,
         }
     }
@@ -336,6 +355,70 @@ pub(crate) mod tests {
             assert_eq!(range.has_hole(), expected == Found::Hole, "{range:?}");
         }
         assert!(range(0, 1, true).in_maps("/proc/self/no-maps").is_err());
+    }
+
+    /// A kernel populates memory or not, and may refuse both system calls.
+    #[test]
+    fn outcomes_of_system_calls_decide_as_they_are_documented() {
+        let range = Range {
+            address: PAGE,
+            end: 2 * PAGE,
+            write: true,
+        };
+        let protected = Found::Protected {
+            address: PAGE,
+            write: true,
+        };
+        for (populated, populates, has_hole, expected) in [
+            (Ok(()), false, true, Found::Good),
+            (Err(libc::ENOMEM), true, false, Found::Hole),
+            (Err(libc::EFAULT), true, false, protected),
+            (Err(libc::EINVAL), true, true, protected),
+            (Err(libc::EINVAL), false, true, Found::Hole),
+            (Err(libc::EINVAL), false, false, Found::Good),
+            (Err(libc::EPERM), true, false, Found::Good),
+            (Err(libc::EPERM), true, true, Found::Hole),
+        ] {
+            let found = range.judge(populated, || populates, || has_hole);
+            assert_eq!(found, expected, "{populated:?} {populates} {has_hole}");
+        }
+        for (populated, populates, is_mapped, expected) in [
+            (Ok(()), true, false, true),
+            (Err(libc::ENOMEM), false, true, false),
+            (Err(libc::EFAULT), false, true, false),
+            (Err(libc::EINVAL), true, true, false),
+            (Err(libc::EINVAL), false, true, true),
+            (Err(libc::EINVAL), false, false, false),
+        ] {
+            let found = is_present(populated, || populates, || is_mapped);
+            assert_eq!(found, expected, "{populated:?} {populates} {is_mapped}");
+        }
+    }
+
+    #[test]
+    fn what_is_empty_or_mapped_can_be_brought_into_memory() {
+        let pages = Pages::map(0x61_0000_0000, 1);
+        assert!(populate(pages.address + 1, 0, true));
+        assert!(populate(pages.page(1) + 1, 0, true));
+        assert!(populate(pages.address + 5, PAGE - 5, true));
+        assert!(!populate(pages.address + 5, PAGE, false));
+        assert!(!populate(usize::MAX - 3, 8, false));
+    }
+
+    /// Ends at the end of a page, and a hole behind as many pages as one call of mincore(2) covers.
+    #[test]
+    fn holes_are_looked_for_in_the_whole_range() {
+        let pages = Pages::map(0x62_0000_0000, 4098);
+        let has_hole = |first, end| {
+            let range = Range {
+                address: pages.page(first),
+                end: pages.page(end),
+                write: false,
+            };
+            range.has_hole()
+        };
+        assert!(!has_hole(0, 1) && !has_hole(0, 4096) && !has_hole(0, 4098));
+        assert!(has_hole(0, 4099) && has_hole(2, 4099) && has_hole(4098, 4099));
     }
 
     #[test]

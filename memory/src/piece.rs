@@ -30,3 +30,24 @@ impl Piece<'_> {
         self.len() == 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Buffer;
+
+    #[test]
+    fn lengths_are_those_of_either_kind() {
+        let buffer = Buffer::zeroed(9).unwrap();
+        let region = buffer.region();
+        for len in [0, 1, 9] {
+            let pieces = [
+                Piece::Bytes(&[7; 9][..len]),
+                Piece::Region(region.slice(0, len).unwrap()),
+            ];
+            for piece in pieces {
+                assert_eq!((piece.len(), piece.is_empty()), (len, len == 0));
+            }
+        }
+    }
+}
