@@ -3,7 +3,7 @@
 //! This is one of the two crates of dgiwarp that contain `unsafe` code; it exists to keep that code
 //! small. It offers
 //! - [`Buffer`], page-aligned memory owned by safe Rust code;
-//! - [`Region`], memory that may be registered: of a `Buffer`, or of a C program through one `unsafe` constructor;
+//! - [`Region`], memory that may be registered: of a `Buffer`, of a file, or of a C program through one `unsafe` constructor;
 //! - [`RegionSlice`], a checked part of a region. It **never yields `&[u8]` or `&mut [u8]`**: bytes are
 //!   copied in ([`place`](RegionSlice::place)), copied out, checksummed, or handed to the kernel;
 //! - [`check_mapped`], the check of a C program's range before it is registered;
@@ -37,6 +37,7 @@ mod access;
 mod buffer;
 #[cfg(feature = "sockets")]
 mod descriptor;
+mod file;
 #[cfg(feature = "sockets")]
 pub mod lane;
 mod mapped;
@@ -54,6 +55,7 @@ pub use access::Access;
 pub use buffer::Buffer;
 #[cfg(feature = "sockets")]
 pub use descriptor::move_up;
+pub use file::FileError;
 pub use mapped::{MappedError, check_mapped};
 pub use piece::{MAX_PIECES, Piece};
 pub use placeable::Placeable;

@@ -1,9 +1,10 @@
-//! Anonymous mappings, which own the memory of buffers.
+//! Mappings that own the memory of buffers and of regions of files.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
 
-/// An anonymous mapping, unmapped when the last owner goes.
+/// A mapping, unmapped when the last owner goes.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     /// First byte of the mapping.
@@ -30,18 +31,36 @@ impl Mapping {
     }
 
     fn anonymous(len: usize, protection: libc::c_int) -> io::Result<Self> {
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no
-        // existing memory.
-        let address = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                len.max(1),
-                protection,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        Self::new(len, protection, flags, (-1, 0))
+    }
+
+    /// Maps `len` bytes of a file at `offset`, to be read, and written if `write`. Both are multiples of the file's page.
+    pub(crate) fn shared(
+        file: BorrowedFd<'_>,
+        offset: libc::off_t,
+        len: usize,
+        write: bool,
+    ) -> io::Result<Self> {
+        let writable = if write { libc::PROT_WRITE } else { 0 };
+        let protection = libc::PROT_READ | writable;
+        Self::new(
+            len,
+            protection,
+            libc::MAP_SHARED,
+            (file.as_raw_fd(), offset),
+        )
+    }
+
+    fn new(
+        len: usize,
+        protection: libc::c_int,
+        flags: libc::c_int,
+        (fd, offset): (RawFd, libc::off_t),
+    ) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let address =
+            unsafe { libc::mmap(ptr::null_mut(), len.max(1), protection, flags, fd, offset) };
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }

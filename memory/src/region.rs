@@ -39,7 +39,7 @@ pub enum AtomicError {
 
 /// Memory that may be registered.
 ///
-/// Cloning shares it. A region of a [`Buffer`](crate::Buffer) keeps that buffer mapped.
+/// Cloning shares it. A region of a [`Buffer`](crate::Buffer) or of a file keeps that mapped.
 #[derive(Debug, Clone)]
 pub struct Region {
     /// First byte; `ptr..ptr + len` is mapped as long as the region exists.
@@ -102,13 +102,21 @@ impl Region {
         Ok(Self::from_mapping(Arc::new(mapping)))
     }
 
-    /// A region over a buffer's mapping, which it keeps mapped.
+    /// A region over a mapping, which it keeps mapped.
     pub(crate) fn from_mapping(mapping: Arc<Mapping>) -> Self {
         Self {
             ptr: mapping.ptr(),
             len: mapping.len(),
             on_demand: false,
             _mapping: Some(mapping),
+        }
+    }
+
+    /// The region with pages that come and go.
+    pub(crate) fn with_pages_on_demand(self) -> Self {
+        Self {
+            on_demand: true,
+            ..self
         }
     }
 

@@ -120,6 +120,9 @@ pub EXPORTS, bound by bind_exports;
         "_ibv_query_gid_ex" => device::query::_ibv_query_gid_ex;
         "_ibv_query_gid_table" => device::query::_ibv_query_gid_table;
     }
+    "IBVERBS_1.12" {
+        "ibv_reg_dmabuf_mr" => mem::dmabuf::ibv_reg_dmabuf_mr;
+    }
     "IBVERBS_1.13" {
         "ibv_is_fork_initialized" => device::list::ibv_is_fork_initialized;
     }

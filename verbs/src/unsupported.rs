@@ -59,9 +59,6 @@ pub UNSUPPORTED, bound by bind;
         "ibv_unimport_mr" => nothing;
         "ibv_unimport_pd" => nothing;
     }
-    "IBVERBS_1.12" {
-        "ibv_reg_dmabuf_mr" => null;
-    }
     "IBVERBS_1.13" {
         "ibv_import_dm" => null;
         "ibv_unimport_dm" => nothing;

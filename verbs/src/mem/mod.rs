@@ -2,6 +2,7 @@
 
 pub(crate) mod allocator;
 pub(crate) mod dm;
+pub(crate) mod dmabuf;
 pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod null_mr;

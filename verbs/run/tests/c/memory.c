@@ -63,7 +63,6 @@ static void registration(void)
 	REFUSED(ibv_reg_mr(pd, memory, 64, IBV_ACCESS_REMOTE_ATOMIC), EINVAL);
 	REFUSED(ibv_reg_mr(pd, page, 4096, IBV_ACCESS_LOCAL_WRITE), EFAULT);
 	REFUSED(ibv_reg_mr(pd, NULL, 4096, IBV_ACCESS_LOCAL_WRITE), EINVAL);
-	REFUSED(ibv_reg_dmabuf_mr(pd, 0, 4096, 0, 0, IBV_ACCESS_LOCAL_WRITE), EOPNOTSUPP);
 	REFUSED(ibv_import_device(context->cmd_fd), EOPNOTSUPP);
 	REFUSED(ibv_import_pd(context, 0), EOPNOTSUPP);
 	REFUSED(ibv_import_mr(pd, 0), EOPNOTSUPP);

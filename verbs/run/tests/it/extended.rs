@@ -72,6 +72,14 @@ fn device_memory_is_copied_and_registered() {
 }
 
 #[test]
+fn files_are_registered_and_may_be_cut_shorter() {
+    for_each_gid("dmabuf", include_str!("../c/dmabuf.c"));
+    if let Some(program) = compiled("dmabuf", include_str!("../c/dmabuf.c")) {
+        runs_as("iwarp", &program, &["0".into()]);
+    }
+}
+
+#[test]
 fn pages_on_demand_come_and_go() {
     for_each_gid("on_demand", include_str!("../c/on_demand.c"));
     if let Some(program) = compiled("on_demand", include_str!("../c/on_demand.c")) {
