@@ -13,13 +13,16 @@ const DEPTHS: &str = "RFC 6581 §9.1";
 const SAID: &[u8] = b"no room";
 
 pub(in crate::cases) const CASES: &[Case] = &[
-    agent_case(
-        "M40",
-        Family::Startup,
-        "the device's program rejects, with private data",
-        &[RULES],
-        m40,
-    ),
+    Case {
+        version: 2,
+        ..agent_case(
+            "M40",
+            Family::Startup,
+            "the device's program rejects, with private data",
+            &[RULES],
+            m40,
+        )
+    },
     agent_case(
         "E13",
         Family::Enhanced,
@@ -56,7 +59,7 @@ fn private_data(reply: &Startup) -> &[u8] {
 }
 
 fn m40(bench: &mut Bench<'_>) -> Result<(), Broken> {
-    for revision in [1, bench.settings.revision] {
+    for revision in 1..=bench.settings.revision {
         let (peer, reaction) = asked(bench, revision)?;
         let Some(reply) = reaction.startup() else {
             return Ok(());
