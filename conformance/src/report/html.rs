@@ -4,6 +4,8 @@ use core::fmt::Write as _;
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
+use serde_json::Value;
+
 use super::junit::escape;
 use super::text::order;
 use super::{Subject, counts, picture};
@@ -102,10 +104,7 @@ fn identification(page: &mut String, subject: &Subject, dones: &[Done]) {
         ("Tester", super::TESTER.to_owned()),
     ];
     for (name, value) in subject.options.as_object().into_iter().flatten() {
-        let text = value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned);
-        rows.push((name.as_str(), text));
+        rows.push(option(name, value));
     }
     if let Some(hint) = &subject.hint {
         rows.push(("Hint", hint.clone()));
@@ -115,15 +114,32 @@ fn identification(page: &mut String, subject: &Subject, dones: &[Done]) {
         .iter()
         .filter(|(_, value)| !["", "null", "[]"].contains(&value.as_str()))
     {
-        let name = name.replace('_', " ");
         let _ = writeln!(
             page,
             "<div><dt>{}</dt><dd>{}</dd></div>",
-            escape(&name),
+            escape(name),
             escape(value)
         );
     }
     page.push_str("</dl>\n");
+}
+
+/// An option of the run, as its name in the JSON and its value say it.
+fn option<'a>(name: &'a str, value: &Value) -> (&'a str, String) {
+    let text = match value {
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    match name {
+        "crc" => ("CRC", text),
+        "allow_crash" => ("Cases that may crash", text),
+        "slow" => ("Slow cases", text),
+        "patience_s" => ("Patience", format!("{text} s")),
+        "many" => ("Connections of cases with many", text),
+        _ => (name, text),
+    }
 }
 
 fn tally(page: &mut String, dones: &[Done]) {
@@ -171,7 +187,7 @@ fn sections(page: &mut String, number: usize, dones: &[Done]) {
         };
         let _ = writeln!(
             page,
-            "<table><caption>{}</caption><thead><tr><th>Section</th><th>Result</th><th>Cases</th></tr></thead><tbody>",
+            "<table class=\"sections\"><caption>{}</caption><thead><tr><th>Section</th><th>Result</th><th>Cases</th></tr></thead><tbody>",
             escape(title)
         );
         for (section, cases) in sections.values() {
