@@ -72,8 +72,12 @@ impl Metadata {
 
     /// Hard links.
     #[must_use]
+    #[allow(
+        clippy::useless_conversion,
+        reason = "32 bits on aarch64, 64 on x86-64"
+    )]
     pub fn links(&self) -> u64 {
-        self.stat.st_nlink
+        self.stat.st_nlink.into()
     }
 
     /// Number that is the file's as long as it exists, of octets.
