@@ -193,7 +193,7 @@ impl Halves {
             let (_, segment) = opened.expect("the CRC is right");
             let parsed = segment::parse(segment, false).expect("the headers are right");
             self.receiver
-                .handle_parsed(self.now, 1.into(), parsed, &mut self.target)
+                .handle_parsed(self.now, &1.into(), &parsed, &mut self.target)
                 .expect("it is taken");
         }
         if let Some(handle) = self.target.delivered.take() {

@@ -22,7 +22,7 @@ mod payload;
 mod payload_slice;
 
 pub use payload::Payload;
-pub use payload_slice::{Head, PayloadSlice};
+pub use payload_slice::PayloadSlice;
 
 /// Received octets end before the header that they should hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -22,6 +22,17 @@ pub trait Payload {
     /// If `offset + dst.len()` exceeds [`len`](Self::len): the caller cuts its own segments.
     fn copy(&self, offset: usize, dst: &mut [u8]);
 
+    /// `copy.len()` bytes from `offset`, to be read more than once: where they lie if nobody writes them meanwhile, else in `copy`, each
+    /// loaded once.
+    ///
+    /// # Panics
+    /// As [`copy`](Self::copy).
+    #[inline]
+    fn steady<'a>(&'a self, offset: usize, copy: &'a mut [u8]) -> &'a [u8] {
+        self.copy(offset, copy);
+        copy
+    }
+
     /// Copies as [`copy`](Self::copy) does and returns `crc` extended by the bytes as copied.
     ///
     /// # Panics
@@ -40,6 +51,7 @@ pub trait Payload {
 }
 
 impl Payload for [u8] {
+    #[inline]
     fn len(&self) -> usize {
         <[u8]>::len(self)
     }
@@ -50,6 +62,12 @@ impl Payload for [u8] {
         dst.copy_from_slice(&self[offset..end]);
     }
 
+    #[inline]
+    fn steady<'a>(&'a self, offset: usize, copy: &'a mut [u8]) -> &'a [u8] {
+        &self[offset..offset + copy.len()]
+    }
+
+    #[inline]
     fn crc(&self, offset: usize, length: usize, crc: u32) -> u32 {
         crc::crc32c_append(crc, &self[offset..offset + length])
     }
@@ -62,6 +80,10 @@ impl Payload for Vec<u8> {
 
     fn copy(&self, offset: usize, dst: &mut [u8]) {
         self.as_slice().copy(offset, dst);
+    }
+
+    fn steady<'a>(&'a self, offset: usize, copy: &'a mut [u8]) -> &'a [u8] {
+        self.as_slice().steady(offset, copy)
     }
 
     fn crc(&self, offset: usize, length: usize, crc: u32) -> u32 {

@@ -5,7 +5,7 @@ use crate::Payload;
 /// Octets of a payload: a range inside it, checked where it was made.
 ///
 /// Received datagrams travel as these from the lower layer to placement. The octets may lie in memory that another process
-/// writes, so nothing refers to them as `&[u8]`: headers are copied out once ([`head`](Self::head)) and parsed as a copy.
+/// writes, and nothing refers to those as `&[u8]`: headers are copied out once ([`head`](Self::head)) and parsed as a copy.
 #[derive(Debug)]
 pub struct PayloadSlice<'a, P: ?Sized> {
     of: &'a P,
@@ -20,22 +20,6 @@ impl<P: ?Sized> Clone for PayloadSlice<'_, P> {
 }
 
 impl<P: ?Sized> Copy for PayloadSlice<'_, P> {}
-
-/// The first octets of a payload, copied: at most `N`.
-#[derive(Debug, Clone, Copy)]
-pub struct Head<const N: usize> {
-    octets: [u8; N],
-    len: usize,
-}
-
-impl<const N: usize> Head<N> {
-    /// The octets: `N`, or all where the payload is shorter.
-    #[must_use]
-    #[inline]
-    pub fn octets(&self) -> &[u8] {
-        self.octets.get(..self.len).unwrap_or(&self.octets)
-    }
-}
 
 impl<'a, P: Payload + ?Sized> PayloadSlice<'a, P> {
     /// All of a payload.
@@ -98,21 +82,16 @@ impl<'a, P: Payload + ?Sized> PayloadSlice<'a, P> {
         })
     }
 
-    /// The first octets, each loaded once.
+    /// The first `N` octets, or all if there are fewer, to be read more than once: in `copy`, each loaded once, unless nobody
+    /// writes them where they lie.
     #[must_use]
     #[inline]
-    pub fn head<const N: usize>(self) -> Head<N> {
-        let mut octets = [0; N];
-        let len = if self.len >= N {
-            self.of.copy(self.start, &mut octets);
-            N
-        } else {
-            if let Some(octets) = octets.get_mut(..self.len) {
-                self.of.copy(self.start, octets);
-            }
-            self.len
-        };
-        Head { octets, len }
+    pub fn head<'b, const N: usize>(self, copy: &'b mut [u8; N]) -> &'b [u8]
+    where
+        'a: 'b,
+    {
+        let copy = copy.get_mut(..self.len.min(N)).unwrap_or_default();
+        self.of.steady(self.start, copy)
     }
 
     /// The last `N` octets, each loaded once, and those before them; `None` if there are fewer.
@@ -162,6 +141,12 @@ impl<P: Payload + ?Sized> Payload for PayloadSlice<'_, P> {
     fn copy(&self, offset: usize, dst: &mut [u8]) {
         self.check(offset, dst.len());
         self.of.copy(self.start + offset, dst);
+    }
+
+    #[inline]
+    fn steady<'a>(&'a self, offset: usize, copy: &'a mut [u8]) -> &'a [u8] {
+        self.check(offset, copy.len());
+        self.of.steady(self.start + offset, copy)
     }
 
     #[inline]
@@ -227,12 +212,45 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_a_copy_of_the_first_octets() {
+    fn a_head_is_the_first_octets() {
         let rest = PayloadSlice::new(&b"abcdef"[..]).after(2).unwrap();
-        assert_eq!(rest.head::<3>().octets(), b"cde");
-        assert_eq!(rest.head::<4>().octets(), b"cdef");
-        assert_eq!(rest.head::<9>().octets(), b"cdef");
-        assert_eq!(rest.after(4).unwrap().head::<9>().octets(), b"");
+        assert_eq!(rest.head(&mut [0; 3]), b"cde");
+        assert_eq!(rest.head(&mut [0; 4]), b"cdef");
+        assert_eq!(rest.head(&mut [0; 9]), b"cdef");
+        assert_eq!(rest.after(4).unwrap().head(&mut [0; 9]), b"");
+    }
+
+    /// Octets that somebody else may write.
+    struct Shared<'a>(&'a [u8]);
+
+    impl Payload for Shared<'_> {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn copy(&self, offset: usize, dst: &mut [u8]) {
+            self.0.copy(offset, dst);
+        }
+
+        fn crc(&self, offset: usize, length: usize, crc: u32) -> u32 {
+            Payload::crc(self.0, offset, length, crc)
+        }
+    }
+
+    #[test]
+    fn a_head_is_a_copy_where_others_write() {
+        let (shared, mut copy) = (Shared(b"abcdef"), [0; 4]);
+        let whole = PayloadSlice::new(&shared);
+        let nested = PayloadSlice::new(&whole).after(1).unwrap();
+        assert_eq!(nested.head(&mut copy), b"bcde");
+        assert_eq!(&copy, b"bcde");
+        assert_eq!(nested.after(3).unwrap().head(&mut copy), b"ef");
+        assert_eq!(&copy, b"efde");
+        let (octets, mut copy) = (b"abcdef".to_vec(), [0; 4]);
+        let nested = PayloadSlice::new(&octets).after(1).unwrap();
+        let nested = PayloadSlice::new(&nested);
+        assert_eq!(nested.head(&mut copy), b"bcde");
+        assert_eq!(copy, [0; 4]);
     }
 
     #[test]

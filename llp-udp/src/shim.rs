@@ -246,8 +246,7 @@ fn format_of<P: Payload + ?Sized>(
     datagram: usize,
     segment: PayloadSlice<'_, P>,
 ) -> Result<Format, OpenError> {
-    let head = segment.head::<2>();
-    let [first, _] = *head.octets() else {
+    let [first, _] = *segment.head(&mut [0; 2]) else {
         return Err(OpenError::TooShort(datagram));
     };
     Ok(Format::parse(first)?)

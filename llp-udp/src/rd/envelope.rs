@@ -50,7 +50,7 @@ impl Envelope {
             return Err(Malformed::Crc { found, computed });
         }
         let frames = covered.after(LEN).ok_or(short)?;
-        Ok((Self::parse(covered.head::<LEN>().octets())?, frames))
+        Ok((Self::parse(covered.head(&mut [0; LEN]))?, frames))
     }
 
     /// The envelope of 24 octets.

@@ -126,8 +126,7 @@ impl<'a, P: Payload + ?Sized> Frames<'a, P> {
 
     fn take(&mut self, rest: PayloadSlice<'a, P>) -> Result<Frame<'a, P>, Malformed> {
         let left = rest.len();
-        let head = rest.head::<HEADER_LEN>();
-        let [kind, flags, high, low] = *head.octets() else {
+        let [kind, flags, high, low] = *rest.head(&mut [0; HEADER_LEN]) else {
             return Err(Malformed::FrameTooShort {
                 needed: HEADER_LEN,
                 left,
@@ -153,12 +152,12 @@ fn parse<P: Payload + ?Sized>(
     body: PayloadSlice<'_, P>,
 ) -> Option<Result<Frame<'_, P>, Malformed>> {
     let length = body.len();
-    let head = body.head::<{ ack::MAX_LEN }>();
-    let octets = head.octets().get(..length);
+    let mut copy = [0; ack::MAX_LEN];
+    let octets = body.head(&mut copy).get(..length);
     Some(Ok(match kind {
         PAD => Frame::Pad(u16::try_from(length).ok()?),
         segment::KIND => {
-            let header = SegmentHeader::parse(flags, body.head::<{ segment::LEN }>().octets())?;
+            let header = SegmentHeader::parse(flags, body.head(&mut [0; segment::LEN]))?;
             let segment = body.after(segment::LEN)?;
             if segment.len() < segment::SHORTEST {
                 return None;

@@ -4,18 +4,18 @@ use dgiwarp_codec::{Payload, PayloadSlice};
 
 use super::DropReason;
 
-/// A received segment, and a copy of the octets that hold its headers.
+/// A received segment, and the octets that hold its headers, which nobody writes.
 #[derive(Debug)]
 pub(crate) struct Parts<'a, 'h, P: ?Sized> {
     pub(super) segment: PayloadSlice<'a, P>,
-    /// The first octets of `segment`, copied; the headers are among them.
+    /// The first octets of `segment`; the headers are among them.
     pub(super) octets: &'h [u8],
     /// Format 1: a cookie stands before the payload.
     pub(super) with_cookie: bool,
 }
 
 impl<'a, P: Payload + ?Sized> Parts<'a, '_, P> {
-    /// The payload: octets behind the headers, where `rest` of the copy is left.
+    /// The payload: octets behind the headers, where `rest` of the first octets is left.
     #[inline]
     pub(super) fn behind(&self, rest: &[u8]) -> Result<PayloadSlice<'a, P>, DropReason> {
         let headers = self.octets.len() - rest.len();

@@ -140,23 +140,23 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     pub fn handle_parsed<U: Ulp<K, Receive = R>>(
         &mut self,
         now: Instant,
-        origin: Origin<K>,
-        parsed: Parsed<'_, U::Payload>,
+        origin: &Origin<K>,
+        parsed: &Parsed<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         let from = origin.peer;
         if !self.takes_from(from) {
             return Err(DropReason::WrongPeer);
         }
-        match parsed {
-            Parsed::WriteRecord(write) => {
+        match *parsed {
+            Parsed::WriteRecord(ref write) => {
                 if write.extension.flags.contains(Flags::WRITE) {
                     return match self.service {
                         Service::Datagram => Err(DropReason::UnexpectedOpcode),
-                        Service::Connected(_) => self.handle_uc_write(now, origin, &write, ulp),
+                        Service::Connected(_) => self.handle_uc_write(now, *origin, write, ulp),
                     };
                 }
-                self.handle_write_record(now, origin, &write, ulp)
+                self.handle_write_record(now, *origin, write, ulp)
             }
             Parsed::Send {
                 qkey,
@@ -165,9 +165,9 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             } => self.handle_send(from, qkey, solicited, payload, ulp),
             Parsed::SegmentedSend {
                 qkey,
-                extension,
+                ref extension,
                 payload,
-            } => self.handle_segmented_send(now, from, qkey, &extension, payload, ulp),
+            } => self.handle_segmented_send(now, from, qkey, extension, payload, ulp),
             Parsed::Read(_) => Err(DropReason::UnexpectedOpcode),
         }
     }
@@ -218,6 +218,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
 
     /// Time at which [`handle_timeout`](Self::handle_timeout) is to be called.
     #[must_use]
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timeout
     }

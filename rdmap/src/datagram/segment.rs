@@ -17,7 +17,7 @@ pub const MAX_WRITE_RECORD: u32 = 1 << 30;
 pub const MAX_SEND: u32 = 1 << 24;
 /// Most octets that a segment has before its payload.
 pub const MAX_HEADER: usize = untagged::LEN + extension::LEN + Cookie::LEN;
-/// Octets that are copied out of a received segment to be parsed: no segment has more before its payload.
+/// Octets at the front of a received segment that are parsed: no segment has more before its payload.
 pub const PARSED: usize = 64;
 const _: () = assert!(MAX_HEADER <= PARSED && read::MAX_SHORT <= PARSED);
 
@@ -108,8 +108,8 @@ pub fn parse<'a, P: Payload + ?Sized>(
     with_cookie: bool,
 ) -> Result<Parsed<'a, P>, DropReason> {
     let segment = segment.into();
-    let head = segment.head::<PARSED>();
-    let octets = head.octets();
+    let mut copy = [0; PARSED];
+    let octets = segment.head(&mut copy);
     let [first, ulp, ..] = *octets else {
         return Err(DropReason::Malformed);
     };
@@ -170,6 +170,7 @@ fn parse_write_record<'a, P: Payload + ?Sized>(
     }))
 }
 
+#[inline(always)]
 fn parse_untagged(bytes: &[u8]) -> Result<(UntaggedHeader, &[u8]), DropReason> {
     let (header, rest) = UntaggedHeader::parse(bytes).map_err(|_| DropReason::Malformed)?;
     if header.control.tagged || header.queue_number != QueueNumber::SEND {
@@ -178,7 +179,8 @@ fn parse_untagged(bytes: &[u8]) -> Result<(UntaggedHeader, &[u8]), DropReason> {
     Ok((header, rest))
 }
 
-#[inline]
+/// Made a part of its callers, as [`parse_untagged`] is: most datagrams of few octets are plain Sends.
+#[inline(always)]
 fn parse_send<'a, P: Payload + ?Sized>(
     parts: Parts<'a, '_, P>,
     solicited: bool,

@@ -184,19 +184,10 @@ impl Registration {
         windows.map_or(0, |windows| windows.load(Ordering::Acquire))
     }
 
-    /// Offset of `length` octets at `addr`, if they are all inside.
+    /// Offset of the octet at `addr`, if that is not below the region.
     #[inline]
-    fn offset(&self, addr: u64, length: u32) -> Option<usize> {
-        let inside = |offset: usize| {
-            let end = offset.checked_add(usize::try_from(length).ok()?)?;
-            (end <= self.region.len()).then_some(offset)
-        };
-        let offset = addr.checked_sub(self.iova);
-        match offset.and_then(|offset| inside(usize::try_from(offset).ok()?)) {
-            // Zeroes are alike at all addresses.
-            None if self.kind == Kind::Null => inside(0),
-            found => found,
-        }
+    fn offset(&self, addr: u64) -> Option<usize> {
+        usize::try_from(addr.checked_sub(self.iova)?).ok()
     }
 
     /// Address in this process of the octet at `addr`.
@@ -220,11 +211,9 @@ impl Registration {
 
     #[cold]
     fn reach_on_demand(&self, addr: u64, length: u32, write: bool) -> bool {
-        let offset = self.offset(addr, length);
-        let length = usize::try_from(length).ok();
-        offset
-            .zip(length)
-            .is_some_and(|(offset, length)| self.region.reach(offset, length, write))
+        let inside = self.slice(addr, length).is_some();
+        let range = self.offset(addr).zip(usize::try_from(length).ok());
+        range.is_some_and(|(offset, length)| inside && self.region.reach(offset, length, write))
     }
 
     /// The octets at `addr`, if they can be read or written now.
@@ -234,13 +223,16 @@ impl Registration {
             .filter(|_| self.reach(addr, length, write))
     }
 
-    /// The octets at `addr`.
+    /// The octets at `addr`, if they are all inside.
     #[inline]
     pub fn slice(&self, addr: u64, length: u32) -> Option<RegionSlice<'_>> {
-        let offset = self.offset(addr, length)?;
-        self.region
-            .slice(offset, usize::try_from(length).ok()?)
-            .ok()
+        let length = usize::try_from(length).ok()?;
+        let inside = |offset| self.region.slice(offset, length).ok();
+        match self.offset(addr).and_then(inside) {
+            // Zeroes are alike at all addresses.
+            None if self.kind == Kind::Null => inside(0),
+            found => found,
+        }
     }
 }
 
@@ -472,7 +464,7 @@ impl MrTable {
             self.denied(&registration, span);
             return Err(TaggedError::Access);
         }
-        match registration.offset(span.start.get(), span.length) {
+        match registration.slice(span.start.get(), span.length) {
             Some(_) => Ok(registration),
             None if span.start.checked_add(span.length.into()).is_none() => Err(TaggedError::Wrap),
             None => Err(TaggedError::BaseOrBounds),
@@ -510,7 +502,7 @@ impl MrTable {
         }
         registration.restrictions.check(origin)?;
         registration
-            .offset(span.start.get(), span.length)
+            .slice(span.start.get(), span.length)
             .map(|_| ())
             .ok_or(DropReason::OutOfBounds)
     }
@@ -532,7 +524,7 @@ impl MrTable {
             return Err(DropReason::NoAccess);
         }
         registration.restrictions.check(origin)?;
-        if registration.offset(span.start.get(), span.length).is_none() {
+        if registration.slice(span.start.get(), span.length).is_none() {
             return Err(DropReason::OutOfBounds);
         }
         Ok(registration)
@@ -568,32 +560,37 @@ impl LocalView<'_> {
     /// The region of a scatter/gather element.
     #[inline]
     pub fn find(&self, pd: PdId, sge: Sge, write: bool) -> Result<&Use, LocalProtection> {
-        let registration = self.0.get(&sge.lkey).ok_or(LocalProtection)?;
+        let registration = self.allowed(pd, sge.lkey, write)?;
+        let slice = registration.slice(sge.addr, sge.length);
+        slice.map(|_| registration).ok_or(LocalProtection)
+    }
+
+    /// The region of a local key, if its octets may be read, or written if `write`.
+    #[inline]
+    fn allowed(&self, pd: PdId, lkey: u32, write: bool) -> Result<&Use, LocalProtection> {
+        let registration = self.0.get(&lkey).ok_or(LocalProtection)?;
         let allowed = registration.pd == pd
             && (!write
                 || registration.access.contains(Access::LOCAL_WRITE)
-                || registration.kind == Kind::Null)
-            && registration.offset(sge.addr, sge.length).is_some();
+                || registration.kind == Kind::Null);
         allowed.then_some(registration).ok_or(LocalProtection)
     }
 
     /// The octets of a scatter/gather element that is read.
     #[inline]
     pub fn slice(&self, pd: PdId, sge: Sge) -> Result<RegionSlice<'_>, LocalProtection> {
-        let registration = self.find(pd, sge, false)?;
-        let slice = registration.reached(sge.addr, sge.length, false);
+        let slice = self.allowed(pd, sge.lkey, false)?;
+        let slice = slice.reached(sge.addr, sge.length, false);
         slice.ok_or(LocalProtection)
     }
 
     /// The place of a scatter/gather element that is written to; none where octets are discarded.
-    #[inline]
+    #[inline(always)]
     pub fn sink(&self, pd: PdId, sge: Sge) -> Result<Option<RegionSlice<'_>>, LocalProtection> {
-        let registration = self.find(pd, sge, true)?;
-        if registration.kind == Kind::Null {
-            return Ok(None);
-        }
+        let registration = self.allowed(pd, sge.lkey, true)?;
         let slice = registration.reached(sge.addr, sge.length, true);
-        slice.ok_or(LocalProtection).map(Some)
+        let slice = slice.ok_or(LocalProtection)?;
+        Ok((registration.kind != Kind::Null).then_some(slice))
     }
 }
 

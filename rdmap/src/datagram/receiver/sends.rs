@@ -14,6 +14,7 @@ use crate::wire::{Extension, Flags};
 const MAX_ASSEMBLIES_PER_SOURCE: u32 = 2;
 
 impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
+    #[inline]
     pub(super) fn handle_send<U: Ulp<K, Receive = R>>(
         &mut self,
         source: K,

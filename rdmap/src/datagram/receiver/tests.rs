@@ -174,7 +174,7 @@ impl HandleSegment for Subject {
         upper: &mut Vecs,
     ) -> Result<(), DropReason> {
         match parse(octets)? {
-            Arrived::Segment(parsed) => self.handle_parsed(now, origin.into(), parsed, upper),
+            Arrived::Segment(parsed) => self.handle_parsed(now, &origin.into(), &parsed, upper),
             Arrived::Exchange(_) => Err(DropReason::UnexpectedOpcode),
         }
     }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use dgiwarp_llp_udp::Peer;
+use dgiwarp_rdmap::datagram::Origin;
 
 /// Octets of one receive call: one datagram, or a train of equal ones. They lie in a receive buffer, or in memory that another
 /// process writes.
@@ -46,9 +47,8 @@ impl<'a> Arrival<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Envelope {
     pub(super) now: Instant,
-    pub(super) from: Peer,
+    pub(super) origin: Origin<Peer>,
     pub(super) to: Option<IpAddr>,
-    pub(super) to_group: bool,
     /// Octets of the datagram.
     pub(super) datagram: usize,
 }

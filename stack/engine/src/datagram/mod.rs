@@ -304,17 +304,17 @@ impl UdEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) -> Option<DropReason> {
-        let inbound = receive::Inbound {
-            shim: &mut self.shim,
+        let before = self.counters.segments_received;
+        let takers = receive::Takers {
             associations: &mut self.associations,
             receiver: &mut self.receiver,
             reads: &mut self.reads,
             errors: &mut self.errors,
-            counters: &mut self.counters,
-            config: self.config,
+            config: &self.config,
         };
-        let before = inbound.counters.segments_received;
-        let dropped = receive::handle_input(inbound, (now, arrival), tables, completions);
+        let lower = (&mut self.shim, &mut self.counters);
+        let arrived = (now, &arrival);
+        let dropped = receive::handle_input(lower, takers, arrived, tables, completions);
         if self.awaits_first_message && self.counters.segments_received > before {
             self.awaits_first_message = false;
             let qpn = self.config.qpn.into();
@@ -324,6 +324,16 @@ impl UdEngine {
             self.note_drained(completions);
         }
         dropped
+    }
+
+    /// Whether [`poll_timeout`](Self::poll_timeout) may yield a time: no more than this needs to be found out for most messages.
+    #[inline]
+    pub fn may_time_out(&self) -> bool {
+        self.receiver.poll_timeout().is_some()
+            || self.associations.poll_timeout().is_some()
+            || self.response_share.poll_timeout().is_some()
+            || self.shim.poll_timeout().is_some()
+            || self.paused_until.is_some()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
@@ -435,7 +445,7 @@ impl UdEngine {
         run: impl FnOnce(&mut Receiver<Peer, RecvWqe>, &mut WithPayload<'_, '_, C, [u8]>),
     ) {
         let around = receive::send_datagram(&self.shim, 0);
-        let config = (self.config, around);
+        let config = (&self.config, around);
         let mut ulp = UdUlp::new(config, None, tables, completions, &mut self.counters);
         run(&mut self.receiver, &mut WithPayload::of(&mut ulp));
     }

@@ -236,7 +236,7 @@ impl Reads {
 
     /// Whether nothing that is sent to an address is answered or placed: a group's (§6), or of a QP that is closed.
     fn check_answered(&self, arrived: Envelope) -> Result<(), DropReason> {
-        if arrived.to_group || self.closed {
+        if arrived.origin.to_group || self.closed {
             return Err(DropReason::NotWellKnown);
         }
         Ok(())
@@ -254,7 +254,7 @@ impl Reads {
     ) -> Result<(), DropReason> {
         self.check_answered(arrived)?;
         self.output_possible = true;
-        let (from, to) = (arrived.from, arrived.to);
+        let (from, to) = (arrived.origin.peer, arrived.to);
         match exchange.kind {
             ExchangeKind::Request => self.responder.handle_exchange((from, to), exchange),
             ExchangeKind::Answer => {
@@ -279,10 +279,9 @@ impl Reads {
     ) -> Result<Option<ErrorEntry>, DropReason> {
         let Envelope {
             now,
-            from,
+            origin: Origin { peer: from, .. },
             to,
             datagram: octets,
-            ..
         } = arrived;
         let epoch = self.epoch;
         self.check_answered(arrived)?;
@@ -342,10 +341,10 @@ impl Reads {
             return;
         };
         if let Some(extension) = extension_of(head)
-            && !arrived.to_group
+            && !arrived.origin.to_group
             && !self.closed
         {
-            let to = (arrived.from, arrived.to);
+            let to = (arrived.origin.peer, arrived.to);
             let about = About::Message(extension);
             self.output_possible = true;
             self.responder

@@ -18,24 +18,13 @@ use crate::cq_ring::CompletionSink;
 use crate::recv_queue::{RecvWqe, Tables};
 use crate::types::{QpCounters, Wc, WcOpcode, WcStatus};
 
-/// The parts of an engine that take what arrives.
-pub(super) struct Inbound<'a> {
-    pub(super) shim: &'a mut Shim,
+/// The parts of an engine that take segments.
+pub(super) struct Takers<'a> {
     pub(super) associations: &'a mut Associations,
     pub(super) receiver: &'a mut Receiver<Peer, RecvWqe>,
     pub(super) reads: &'a mut Reads,
     pub(super) errors: &'a mut ErrorQueue,
-    pub(super) counters: &'a mut QpCounters,
-    pub(super) config: UdConfig,
-}
-
-/// Parts that take segments.
-struct Takers<'a> {
-    associations: &'a mut Associations,
-    receiver: &'a mut Receiver<Peer, RecvWqe>,
-    reads: &'a mut Reads,
-    errors: &'a mut ErrorQueue,
-    config: UdConfig,
+    pub(super) config: &'a UdConfig,
 }
 
 /// The reason for which a datagram is dropped that does not open.
@@ -55,44 +44,33 @@ pub(super) fn send_datagram(shim: &Shim, length: u32) -> usize {
 /// Handles the datagrams of one receive call. Returns why the last one that was dropped was.
 #[inline]
 pub(super) fn handle_input<C: CompletionSink, P: Placeable + ?Sized>(
-    inbound: Inbound<'_>,
-    (now, arrival): (Instant, Arrival<'_, P>),
+    (shim, counters): (&mut Shim, &mut QpCounters),
+    mut takers: Takers<'_>,
+    (now, arrival): (Instant, &Arrival<'_, P>),
     tables: Tables<'_>,
     completions: &mut C,
 ) -> Option<DropReason> {
-    let Inbound {
-        shim,
-        associations,
-        receiver,
-        reads,
-        errors,
-        counters,
-        config,
-    } = inbound;
-    let mut takers = Takers {
-        associations,
-        receiver,
-        reads,
-        errors,
-        config,
-    };
     let around = send_datagram(shim, 0);
-    let mut ulp = UdUlp::new((config, around), arrival.to, tables, completions, counters);
+    let config = (takers.config, around);
+    let mut ulp = UdUlp::new(config, arrival.to, tables, completions, counters);
+    let mut envelope = Envelope {
+        now,
+        origin: Origin {
+            to_group: arrival.to_group,
+            ..arrival.from.into()
+        },
+        to: arrival.to,
+        datagram: 0,
+    };
     let mut last = None;
     for datagram in PayloadSlice::new(arrival.octets).chunks(arrival.stride) {
-        let envelope = Envelope {
-            now,
-            from: arrival.from,
-            to: arrival.to,
-            to_group: arrival.to_group,
-            datagram: datagram.len(),
-        };
+        envelope.datagram = datagram.len();
         let handled = match shim.open(now, arrival.from, datagram) {
             Ok(Opened::Segment(format, segment)) => {
-                takers.handle(envelope, format, segment, &mut ulp)
+                takers.handle(&mut envelope, format, segment, &mut ulp)
             }
             Ok(Opened::Decrypted(format, segment)) => {
-                takers.handle(envelope, format, segment, &mut ulp)
+                takers.handle(&mut envelope, format, segment, &mut ulp)
             }
             Ok(Opened::Consumed) => Ok(()),
             Err(error) => Err(drop_reason(error)),
@@ -110,7 +88,7 @@ impl Takers<'_> {
     #[inline]
     fn handle<C: CompletionSink, P: Placeable + ?Sized>(
         &mut self,
-        envelope: Envelope,
+        envelope: &mut Envelope,
         format: Format,
         segment: PayloadSlice<'_, P>,
         ulp: &mut UdUlp<'_, C>,
@@ -128,62 +106,63 @@ impl Takers<'_> {
 
     fn handle_exchange<P: Payload + ?Sized>(
         &mut self,
-        envelope: Envelope,
+        envelope: &Envelope,
         datagram: PayloadSlice<'_, P>,
     ) -> Result<(), DropReason> {
         // One octet more, to find those that are too long.
-        let head = datagram.head::<{ EXCHANGE_LEN + 1 }>();
-        let exchange = CookieExchange::parse(head.octets())?;
-        if !self.receiver.takes_from(envelope.from) {
+        let exchange = CookieExchange::parse(datagram.head(&mut [0; EXCHANGE_LEN + 1]))?;
+        if !self.receiver.takes_from(envelope.origin.peer) {
             return Err(DropReason::WrongPeer);
         }
         if self.config.connected {
             return Err(DropReason::UnexpectedOpcode);
         }
         self.reads
-            .handle_exchange(envelope, &exchange, self.associations)
+            .handle_exchange(*envelope, &exchange, self.associations)
     }
 
     #[inline]
     fn handle_segment<C: CompletionSink, P: Placeable + ?Sized>(
         &mut self,
-        envelope: Envelope,
+        envelope: &mut Envelope,
         with_cookie: bool,
         segment: PayloadSlice<'_, P>,
         ulp: &mut UdUlp<'_, C>,
     ) -> Result<(), DropReason> {
-        let from = envelope.from;
-        let mut cookie_valid = false;
+        let from = envelope.origin.peer;
+        envelope.origin.cookie_valid = false;
         let handled = match segment::parse(segment, with_cookie) {
             Ok(Parsed::Read(part)) if self.config.takes(&part) => {
                 if self.receiver.takes_from(from) {
-                    ulp.handle_read(envelope, part, (self.reads, self.associations), self.errors)
+                    ulp.handle_read(
+                        *envelope,
+                        part,
+                        (self.reads, self.associations),
+                        self.errors,
+                    )
                 } else {
                     Err(DropReason::WrongPeer)
                 }
             }
-            Ok(parsed) => {
-                cookie_valid = with_cookie
-                    && self
-                        .reads
-                        .is_cookie_valid(from, segment.head::<PARSED>().octets());
-                let origin = Origin {
-                    peer: from,
-                    to_group: envelope.to_group,
-                    cookie_valid,
-                };
+            Ok(ref parsed) => {
+                if with_cookie {
+                    let head = &mut [0; PARSED];
+                    let valid = self.reads.is_cookie_valid(from, segment.head(head));
+                    envelope.origin.cookie_valid = valid;
+                }
                 let mut ulp = WithPayload::of(ulp);
                 self.receiver
-                    .handle_parsed(envelope.now, origin, parsed, &mut ulp)
+                    .handle_parsed(envelope.now, &envelope.origin, parsed, &mut ulp)
             }
             Err(reason) => Err(reason),
         };
         handled.inspect_err(|&reason| {
             // A peer that proved its address may learn why: by its cookie, or because it is the one of a UC QP.
             let proven = self.config.connected && reason != DropReason::WrongPeer;
-            if cookie_valid || proven {
-                let head = segment.head::<PARSED>();
-                self.reads.report(envelope, head.octets(), reason);
+            if envelope.origin.cookie_valid || proven {
+                let mut copy = [0; PARSED];
+                self.reads
+                    .report(*envelope, segment.head(&mut copy), reason);
             }
         })
     }

@@ -190,6 +190,7 @@ impl ResponseShare {
     }
 
     /// When that wait ends.
+    #[inline]
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.waits
     }

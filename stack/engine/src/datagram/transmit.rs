@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::ops::Deref;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
@@ -15,7 +14,7 @@ use super::config::Associations;
 use super::numbering::Numbering;
 use super::pacer::Pacer;
 use crate::cq_ring::CompletionSink;
-use crate::mr::{LocalProtection, MrTable, PdId, Registration};
+use crate::mr::{LocalProtection, MrTable, PdId};
 use crate::recv_queue::SgeList;
 use crate::send_queue::SendQueue;
 use crate::sges::{Gathered, Part, gather};
@@ -296,18 +295,12 @@ impl Sends {
         let prefix = self
             .numbering
             .prefix(prefix, wqe, lane.mulpdu, peers.associations);
-        let segment = Segmenter::new(wqe.length).peek(lane.payload(prefix.length()))?;
-        if !segment.last {
-            return None;
-        }
-        loaded.finished = 1;
-        loaded.payload = segment.length.into();
+        let room = lane.payload(prefix.length());
         let mut builder = TrainBuilder::new(peers.shim, lane.peer, lane.path, staging);
-        let staged = stage(prefix, segment, &mut builder, |dst| {
-            gather(context.mrs, context.pd, &wqe.sges, dst)
-        });
+        let staged = stage_whole(context, wqe, (prefix, room), &mut builder)?;
+        loaded.finished = 1;
         loaded.train = builder.finish();
-        Some(staged)
+        Some(staged.map(|(payload, _)| loaded.payload = payload))
     }
 
     /// Loads segments of the first message, and of following ones.
@@ -331,30 +324,24 @@ impl Sends {
             let prefix = self
                 .numbering
                 .prefix(prefix, wqe, lane.mulpdu, peers.associations);
-            let view = context.mrs.view_local();
-            let mut source = Gathered::default();
-            let mut segmenter = begun.take().unwrap_or_else(|| Segmenter::new(wqe.length));
             let room = lane.payload(prefix.length());
-            let viewed = source.view(&view, context.pd, &wqe.sges);
-            let reached = viewed.and_then(|()| {
-                if !source.is_on_demand() {
-                    return Ok(());
-                }
-                let from = segmenter
-                    .peek_equal(room)
-                    .map_or(0, |segment| segment.offset);
-                let most = u32::try_from(STAGING).unwrap_or(u32::MAX);
-                source.reach(from, most)
+            let whole = match begun {
+                None => stage_whole(context, wqe, (prefix, room), &mut builder),
+                Some(_) => None,
+            };
+            let staged = whole.unwrap_or_else(|| {
+                stage_some(context, wqe, (prefix, room), begun.take(), &mut builder)
             });
-            match reached {
-                Ok(()) => {}
+            match staged {
+                Ok((payload, rest)) => {
+                    loaded.payload += payload;
+                    loaded.next = rest;
+                }
                 // The error belongs to this message alone; those before it go out first.
                 Err(LocalProtection) if loaded.finished > 0 => break,
                 Err(error) => return Err(error),
             }
-            loaded.payload += add(prefix, &source, &mut segmenter, room, &mut builder);
-            if !segmenter.is_done() {
-                loaded.next = Some(segmenter);
+            if loaded.next.is_some() {
                 break;
             }
             loaded.finished += 1;
@@ -542,15 +529,46 @@ impl Lane {
     }
 }
 
-/// Adds segments of a message to a train, as long as they fit, and returns the octets of their payload.
-#[inline]
-fn add<R: Deref<Target = Registration>>(
-    prefix: &Prefix,
-    source: &Gathered<R>,
-    segmenter: &mut Segmenter,
-    room: u32,
+/// Octets of payload that joined a train, and the segments of the message that are left.
+type Staged = (u64, Option<Segmenter>);
+
+/// Adds a message that one segment takes to a train, if it fits. So most go, which need no list of what they consist of.
+#[inline(always)]
+fn stage_whole(
+    context: Context<'_>,
+    wqe: &SendWqe,
+    (prefix, room): (&Prefix, u32),
     builder: &mut TrainBuilder<'_>,
-) -> u64 {
+) -> Option<Result<Staged, LocalProtection>> {
+    let segment = Segmenter::new(wqe.length).peek(room)?;
+    if !segment.last || !builder.accepts(prefix.length() + segment.length as usize) {
+        return None;
+    }
+    let staged = stage(prefix, segment, builder, |dst| {
+        gather(context.mrs, context.pd, &wqe.sges, dst)
+    });
+    Some(staged.map(|()| (segment.length.into(), None)))
+}
+
+/// Adds segments of a message to a train, as long as they fit. Apart, because what it needs of the stack would be cleared for short messages
+/// too.
+#[inline(never)]
+fn stage_some(
+    context: Context<'_>,
+    wqe: &SendWqe,
+    (prefix, room): (&Prefix, u32),
+    begun: Option<Segmenter>,
+    builder: &mut TrainBuilder<'_>,
+) -> Result<Staged, LocalProtection> {
+    let view = context.mrs.view_local();
+    let mut source = Gathered::default();
+    source.view(&view, context.pd, &wqe.sges)?;
+    let mut segmenter = begun.unwrap_or_else(|| Segmenter::new(wqe.length));
+    if source.is_on_demand() {
+        let from = segmenter.peek_equal(room);
+        let most = u32::try_from(STAGING).unwrap_or(u32::MAX);
+        source.reach(from.map_or(0, |segment| segment.offset), most)?;
+    }
     let mut payload = 0;
     while let Some(segment) = segmenter.peek_equal(room) {
         if !builder.accepts(prefix.length() + segment.length as usize) {
@@ -563,7 +581,7 @@ fn add<R: Deref<Target = Registration>>(
         payload += u64::from(segment.length);
         segmenter.advance(segment);
     }
-    payload
+    Ok((payload, (!segmenter.is_done()).then_some(segmenter)))
 }
 
 /// Format of a message's datagrams.

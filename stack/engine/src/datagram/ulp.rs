@@ -26,7 +26,7 @@ use crate::types::{AsyncEvent, QpCounters, Wc, WcOpcode, WcStatus};
 
 /// Gives the receiver its memory, receive queue and completions.
 pub(super) struct UdUlp<'a, C> {
-    config: UdConfig,
+    config: &'a UdConfig,
     /// Octets beside the message in the datagram of a plain Send.
     around_send: usize,
     to: Option<IpAddr>,
@@ -39,7 +39,7 @@ pub(super) struct UdUlp<'a, C> {
 
 impl<'a, C: CompletionSink> UdUlp<'a, C> {
     pub(super) fn new(
-        (config, around_send): (UdConfig, usize),
+        (config, around_send): (&'a UdConfig, usize),
         to: Option<IpAddr>,
         tables: Tables<'a>,
         completions: &'a mut C,
@@ -66,7 +66,7 @@ impl<'a, C: CompletionSink> UdUlp<'a, C> {
     ) -> Result<(), DropReason> {
         // Reads may allocate, free and hold other memory.
         self.held = None;
-        let (config, mrs) = (self.config, self.tables.mrs);
+        let (config, mrs) = (*self.config, self.tables.mrs);
         let entry = reads.handle(arrived, part, (associations, config), mrs, self.completions)?;
         if let Some(entry) = entry
             && errors.push(entry)
@@ -76,6 +76,17 @@ impl<'a, C: CompletionSink> UdUlp<'a, C> {
             });
         }
         Ok(())
+    }
+
+    /// Places the IP header of a message in front of it, where the header's addresses are known.
+    #[inline(never)]
+    fn place_grh(&self, wqe: &RecvWqe, delivery: &Delivery<Peer>) -> Result<(), PlaceFailed> {
+        let (Some(source), Some(to)) = (delivery.source.ip_addr(), self.to) else {
+            return Ok(());
+        };
+        let datagram = self.around_send + delivery.length as usize;
+        let image = grh::ip_header(source, to, datagram);
+        self.scatter(wqe, 0, &image[..])
     }
 
     fn grh_len(&self) -> u32 {
@@ -154,6 +165,7 @@ impl<C: CompletionSink, P: Placeable + ?Sized> Ulp<Peer> for WithPayload<'_, '_,
         Ok(())
     }
 
+    #[inline(always)]
     fn take_receive(&mut self, length: u32) -> Result<RecvWqe, TakeError> {
         let with_grh = length
             .checked_add(self.ulp.grh_len())
@@ -164,6 +176,7 @@ impl<C: CompletionSink, P: Placeable + ?Sized> Ulp<Peer> for WithPayload<'_, '_,
             .take(with_grh, self.ulp.completions)
     }
 
+    #[inline]
     fn place_untagged(
         &mut self,
         receive: &RecvWqe,
@@ -174,6 +187,7 @@ impl<C: CompletionSink, P: Placeable + ?Sized> Ulp<Peer> for WithPayload<'_, '_,
             .scatter(receive, offset + self.ulp.grh_len(), payload)
     }
 
+    #[inline(always)]
     fn deliver(&mut self, receive: RecvWqe, delivery: Delivery<Peer>) {
         let opcode = if delivery.written {
             WcOpcode::RecvRdmaWithImmediate
@@ -191,13 +205,9 @@ impl<C: CompletionSink, P: Placeable + ?Sized> Ulp<Peer> for WithPayload<'_, '_,
         };
         if self.ulp.config.grh
             && !delivery.written
-            && let (Some(source), Some(to)) = (delivery.source.ip_addr(), self.ulp.to)
+            && self.ulp.place_grh(&receive, &delivery).is_err()
         {
-            let datagram = self.ulp.around_send + delivery.length as usize;
-            let image = grh::ip_header(source, to, datagram);
-            if self.ulp.scatter(&receive, 0, &image[..]).is_err() {
-                wc.status = WcStatus::LocalProtection;
-            }
+            wc.status = WcStatus::LocalProtection;
         }
         self.ulp.completions.received(wc);
     }

@@ -93,15 +93,16 @@ pub(super) fn parse<'p, P: Placeable + ?Sized>(
     header: &SegmentHeader,
     segment: PayloadSlice<'p, P>,
 ) -> Result<Segment<'p, P>, StreamError> {
-    let head = segment.head::<{ untagged::LEN }>();
-    let [first, ..] = *head.octets() else {
+    let mut copy = [0; untagged::LEN];
+    let head = segment.head(&mut copy);
+    let [first, ..] = *head else {
         return Err(TRUNCATED);
     };
     let control = Control::parse(first);
     if control.tagged {
         return parse_tagged(header, segment);
     }
-    let (untagged, _) = UntaggedHeader::parse(head.octets()).map_err(|_| TRUNCATED)?;
+    let (untagged, _) = UntaggedHeader::parse(head).map_err(|_| TRUNCATED)?;
     if untagged.control.version != DV {
         return Err(UntaggedError::Version.into());
     }
@@ -197,8 +198,8 @@ fn parse_tagged<'p, P: Placeable + ?Sized>(
     header: &SegmentHeader,
     segment: PayloadSlice<'p, P>,
 ) -> Result<Segment<'p, P>, StreamError> {
-    let head = segment.head::<{ tagged::LEN }>();
-    let (tagged, _) = TaggedHeader::parse(head.octets()).map_err(|_| TRUNCATED)?;
+    let mut copy = [0; tagged::LEN];
+    let (tagged, _) = TaggedHeader::parse(segment.head(&mut copy)).map_err(|_| TRUNCATED)?;
     if tagged.control.version != DV {
         return Err(TaggedError::Version.into());
     }
@@ -236,7 +237,7 @@ fn exact<const N: usize, P: Placeable + ?Sized>(payload: PayloadSlice<'_, P>) ->
     if payload.len() != N {
         return None;
     }
-    payload.head::<N>().octets().try_into().ok()
+    payload.head(&mut [0; N]).try_into().ok()
 }
 
 /// The header of an untagged segment of the message with a number.

@@ -301,7 +301,7 @@ impl UdShared {
     }
 
     /// Gives the engine arrived datagrams, through the instruments if there are any.
-    #[inline]
+    #[inline(always)]
     fn take_in(&self, inner: &mut UdInner, now: Instant, arrival: Arrival<'_>) {
         let UdInner {
             engine,
@@ -327,7 +327,15 @@ impl UdShared {
         }
     }
 
+    #[inline]
     fn note_deadline(&self, inner: &mut UdInner) {
+        let may_time_out = inner.engine.may_time_out() || inner.instruments.is_some();
+        if may_time_out || inner.deadline.is_some() {
+            self.set_deadline(inner);
+        }
+    }
+
+    fn set_deadline(&self, inner: &mut UdInner) {
         let deadline = inner.poll_timeout();
         self.set_timer(&mut inner.deadline, deadline);
     }
