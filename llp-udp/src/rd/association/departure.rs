@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Association, Contents, SEGMENTS, SKIP};
+use super::{Association, Contents, MOST_ACK_DELAY, SEGMENTS, SKIP};
 use crate::Peer;
 use crate::rd::config::RdConfig;
 use crate::rd::envelope::{self, Envelope};
@@ -40,10 +40,12 @@ impl Association {
         let budget = usize::try_from(self.budget()).unwrap_or(usize::MAX);
         let limit = usize::from(self.datagram).min(budget);
         let mut room = limit.checked_sub(envelope::OVERHEAD)?;
+        let credit = self.credit_is_due();
+        let held = credit && config.polls && self.received.hold(now + MOST_ACK_DELAY);
         let due = self.received.due().is_some_and(|due| due <= now)
             || self.received.is_held() && !config.polls
             || !self.not_ready.is_empty()
-            || self.credit_is_due(config);
+            || credit && !held;
         let urgent = due || self.errors.iter().any(|it| it.due) || !self.pongs.is_empty();
         let mut data = self.data_length(config, now);
         if !urgent && data.is_none() && self.probes == 0 {
@@ -97,10 +99,11 @@ impl Association {
         Some(self.address)
     }
 
-    /// Whether credit changed so much that it does not wait for a datagram.
-    fn credit_is_due(&self, config: &RdConfig) -> bool {
-        let more = self.grant.receives.wrapping_sub(self.granted.receives);
-        more > 0 && more >= config.receives / 2
+    /// Whether credit changed so much that it does not wait for a datagram: of the receives the peer may know of less than half are left to it.
+    fn credit_is_due(&self) -> bool {
+        let left = |receives: u32| receives.wrapping_sub(self.taken).cast_signed();
+        let (granted, known) = (left(self.grant.receives), left(self.granted.receives));
+        granted > known && known < granted / 2 + granted % 2
             || self.grant.window / 2 > self.granted.window
             || self.grant.window < self.granted.window / 2
     }

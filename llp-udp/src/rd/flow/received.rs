@@ -138,6 +138,17 @@ impl Received {
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
+    /// Holds what is due with an acknowledgement until the caller finds no input, at most until `latest`. `false` where more than one datagram waits for an
+    /// acknowledgement, in a stream, whose sender must not wait for credit; or where nothing arrived.
+    pub(in crate::rd) fn hold(&mut self, latest: Instant) -> bool {
+        if self.waiting > 1 || self.largest.is_none() {
+            return false;
+        }
+        self.held = true;
+        self.due = Some(self.due.map_or(latest, |before| before.min(latest)));
+        true
+    }
+
     /// Whether the acknowledgement waits for the caller to find no input.
     pub(in crate::rd) const fn is_held(&self) -> bool {
         self.held
@@ -271,6 +282,26 @@ mod tests {
         }
         received.elicited(now, ms, (true, Some(ms)));
         assert_eq!(received.due(), Some(now));
+    }
+
+    #[test]
+    fn credit_is_held_beside_one_acknowledgement_and_not_in_a_stream() {
+        let now = origin();
+        let ms = Duration::from_millis(1);
+        let mut received = Received::default();
+        assert!(!received.hold(now + ms), "nothing arrived");
+        received.add(now, 0, 0);
+        assert!(received.hold(now + ms));
+        assert_eq!((received.is_held(), received.due()), (true, Some(now + ms)));
+        assert!(received.hold(now + 2 * ms));
+        assert_eq!(received.due(), Some(now + ms), "the first one counts");
+        received.acknowledge(now, 1).unwrap();
+        for number in 1..=2 {
+            assert!(received.hold(now + ms));
+            received.add(now, number, 0);
+            received.elicited(now, ms, (false, None));
+        }
+        assert!(!received.hold(now + ms), "two wait");
     }
 
     #[test]

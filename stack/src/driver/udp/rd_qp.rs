@@ -37,6 +37,9 @@ const CLOSING_POLL: u8 = 1;
 /// Receive calls between two checks for output, while a QP is taken out of service.
 const CLOSING_RECEIVES: usize = 64;
 
+/// Polls in a row without a datagram after which acknowledgements leave alone. Programs poll a queue until it is empty, and respond then.
+const EMPTY_POLLS: u32 = 4;
+
 /// State behind the exclusive lock.
 #[derive(Debug)]
 pub(crate) struct RdInner {
@@ -53,6 +56,8 @@ pub(crate) struct RdInner {
     local: IpAddr,
     /// For receives that are posted to a shared queue.
     waiter: Option<WeakWaiter>,
+    /// Polls in a row that found no datagram.
+    empty_polls: u32,
 }
 
 /// A reliable datagram QP, shared by its handle, its completion queues and the background thread.
@@ -178,6 +183,7 @@ impl RdShared {
             singly: false,
             local,
             waiter: None,
+            empty_polls: 0,
         };
         let this = Self::new(parts, inner, AtomicBool::new(false), true)?;
         if this.recv_queue.is_shared() {
@@ -414,10 +420,14 @@ impl Member for RdShared {
     ) -> Option<Received> {
         let received = self.try_run(|inner| {
             let received = self.receive_locked(inner, buffer);
+            inner.empty_polls = if received {
+                0
+            } else {
+                inner.empty_polls.saturating_add(1)
+            };
             // Acknowledgements wait for what the program posts when it has polled; with no more input they leave.
-            let released = inner
-                .engine
-                .set_polls(received && next == NextReceive::Soon);
+            let polls = next != NextReceive::Unknown && inner.empty_polls < EMPTY_POLLS;
+            let released = inner.engine.set_polls(polls);
             if received || released {
                 self.work(inner);
             }
