@@ -168,6 +168,27 @@ mod tests {
     }
 
     #[test]
+    fn copies_between_regions_end_at_pages_that_are_gone() {
+        let pages = Pages::map(0x63_0000_0000, 2);
+        let region = region(&pages, 2 * PAGE);
+        let whole = region.slice(0, 2 * PAGE).unwrap();
+        whole.place(&octets(2 * PAGE));
+        pages.protect(1, libc::PROT_NONE);
+        let plain = crate::Buffer::zeroed(2 * PAGE).unwrap();
+        let own = plain.region();
+        let own = own.slice(0, 2 * PAGE).unwrap();
+        own.place_region(&whole);
+        assert_eq!(plain.to_vec(0, PAGE), octets(2 * PAGE)[..PAGE]);
+        assert_eq!(plain.to_vec(PAGE, PAGE), [0; PAGE]);
+        own.place(&[9; 2 * PAGE]);
+        whole.place_region(&own);
+        let mut found = [0xee; 2 * PAGE];
+        whole.copy_to(&mut found);
+        assert_eq!(found[..PAGE], [9; PAGE]);
+        assert_eq!(found[PAGE..], [0; PAGE]);
+    }
+
+    #[test]
     fn parts_come_on_demand_too() {
         let pages = Pages::map(0x60_0000_0000, 1);
         let region = region(&pages, 2 * PAGE);
