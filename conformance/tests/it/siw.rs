@@ -157,3 +157,12 @@ fn soak_aarch64_programs() {
         aarch64::programs();
     }
 }
+
+/// Unit tests and the models of `loom` on aarch64.
+#[test]
+#[ignore = "an hour and a half"]
+fn soak_aarch64_units() {
+    if !lacks_aarch64("soak_aarch64_units") {
+        aarch64::units();
+    }
+}

@@ -1,8 +1,11 @@
 //! Builds for other processors, in a target folder of their own.
 
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use cargo_metadata::Message;
 
 /// The target that is built for besides this machine's.
 pub const AARCH64: &str = "aarch64-unknown-linux-gnu";
@@ -53,4 +56,32 @@ pub fn cargo(target: &str, tmp: &str, arguments: &[&str]) -> io::Result<Output> 
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", flags)
         .output()
+}
+
+/// Compiles the unit tests of libraries for a target, as [`cargo`] does, and returns each library's name with its test program.
+///
+/// # Errors
+/// A test does not compile, or cargo cannot be run.
+pub fn unit_tests(
+    target: &str,
+    tmp: &str,
+    selection: &[&str],
+) -> Result<Vec<(String, PathBuf)>, Box<dyn Error>> {
+    let mut arguments = vec!["test", "--no-run", "--all-features", "--lib"];
+    arguments.extend(["--message-format", "json-render-diagnostics"]);
+    arguments.extend(selection);
+    let output = cargo(target, tmp, &arguments)?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
+    let mut programs = Vec::new();
+    for message in Message::parse_stream(output.stdout.as_slice()) {
+        if let Message::CompilerArtifact(artifact) = message?
+            && let (true, Some(program)) = (artifact.profile.test, artifact.executable)
+        {
+            programs.push((artifact.target.name, program.into()));
+        }
+    }
+    programs.sort();
+    Ok(programs)
 }

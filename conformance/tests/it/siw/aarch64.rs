@@ -1,9 +1,11 @@
-//! Our stack on aarch64: Debian's programs between a machine that QEMU emulates whole and this one.
+//! Our stack on aarch64, in a machine that QEMU emulates whole: Debian's programs between it and this one, and unit tests.
 
 use std::fs;
+use std::time::Duration;
 
 use super::verbs::{Row, run};
 use dgiwarp_conform::siw::Vm;
+use xtask::clock;
 use xtask::workspace::cross::{self, AARCH64};
 
 /// Debian's programs load our libraries.
@@ -61,4 +63,55 @@ pub(crate) fn programs() {
     for row in &PROGRAMS {
         super::part(row.client, || run(&vm, row, "roce", BEFORE));
     }
+}
+
+/// Libraries whose unit tests run there: all that are in the programs that users run, but for command lines and the conformance tester.
+const LIBRARIES: [&str; 13] = [
+    "dgiwarp-codec",
+    "dgiwarp-memory",
+    "dgiwarp-ddp",
+    "dgiwarp-rdmap",
+    "dgiwarp-llp-udp",
+    "dgiwarp-llp-tcp-mpa",
+    "dgiwarp-sim",
+    "dgiwarp-sockets",
+    "dgiwarp-engine",
+    "dgiwarp",
+    "dgiwarp-verbs",
+    "dgiwarp-ripc",
+    "dgiwarp-transfer",
+];
+
+/// Longest run of the unit tests of one library.
+const UNITS: Duration = Duration::from_secs(1500);
+
+/// Unit tests, among them the models of `loom`. `DGIWARP_AARCH64_UNITS=NAME,NAME` chooses libraries, by their names in Rust.
+pub(crate) fn units() {
+    let selection: Vec<_> = LIBRARIES.iter().flat_map(|it| ["-p", it]).collect();
+    let tests = cross::unit_tests(AARCH64, env!("CARGO_TARGET_TMPDIR"), &selection).unwrap();
+    assert_eq!(tests.len(), LIBRARIES.len(), "{tests:?}");
+    let chosen = std::env::var("DGIWARP_AARCH64_UNITS").unwrap_or_default();
+    let out = tempfile::tempdir().unwrap();
+    let vm = Vm::boot_aarch64(out.path()).unwrap();
+    let mut failed = Vec::new();
+    for (name, program) in tests {
+        if !chosen.is_empty() && !chosen.split(',').any(|it| it == name) {
+            continue;
+        }
+        fs::copy(program, out.path().join(&name)).unwrap();
+        let began = clock::now();
+        let output = vm.run(&format!("cd /tmp && $OUT/{name} 2>&1"), UNITS);
+        let output = output.unwrap();
+        let result = output.stdout.lines().rfind(|it| it.contains("test result"));
+        println!(
+            "{name}: {} in {} s",
+            result.unwrap_or("no result"),
+            began.elapsed().as_secs()
+        );
+        if !output.status.success() {
+            println!("{}\n{}", output.stdout, output.stderr);
+            failed.push(name);
+        }
+    }
+    assert!(failed.is_empty(), "{failed:?}");
 }
