@@ -39,6 +39,7 @@ pub(super) const ONLY_WITHOUT_CRC: &[Fault] = &[("crc-checked-though-off", &["C0
 
 /// Findings that are others with revision 1: enhanced startup, RTR indications and depths are none of its frames.
 const REVISION_1: &[Fault] = &[
+    ("no-rtr-indication", &[]),
     ("read-of-nothing-validated", &["R00"]),
     ("write-of-nothing-validated", &["T00"]),
     (
