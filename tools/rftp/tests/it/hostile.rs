@@ -167,6 +167,8 @@ fn a_store_that_is_reset_leaves_nothing() {
     socket.set_linger(Some(Duration::ZERO)).unwrap();
     drop(data);
     let reply = client.line();
-    assert!(reply.starts_with("426"), "{reply}");
+    // A busy server may learn of the connection and of its end at once.
+    let aborted = ["425", "426"].iter().any(|code| reply.starts_with(code));
+    assert!(aborted, "{reply}");
     assert!(names(root.path()).is_empty());
 }
