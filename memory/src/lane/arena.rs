@@ -10,6 +10,9 @@ use super::ends::{LaneInput, LaneOutput, Memory};
 use super::protocol::{Control, Ring};
 use super::sync::Ordering;
 
+#[cfg(test)]
+mod tests;
+
 /// First octets of an arena.
 const MAGIC: u64 = u64::from_le_bytes(*b"DGWARENA");
 /// Version of the layout.

@@ -4,6 +4,9 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+#[cfg(test)]
+mod tests;
+
 /// Memory of one control message with one descriptor, aligned as the kernel's structure.
 #[repr(C)]
 union Control {

@@ -199,6 +199,27 @@ fn bells_are_taken_once_and_only_when_they_are_wanted() {
     assert_eq!(pair.theirs.1.arm(), Ok(false));
 }
 
+/// Half of the ring is room, or all of it where the ring is to grow.
+#[test]
+fn room_is_half_of_the_ring() {
+    let mut pair = pair(13);
+    let (output, input) = (&mut pair.ours.0, &mut pair.theirs.1);
+    let mut octets = [0; 4096];
+    for (len, has_room) in [(2048, true), (1, false)] {
+        assert_eq!(output.write(&[Piece::Bytes(&octets[..len])]), Ok(len));
+        assert_eq!(output.has_room(), Ok(has_room));
+    }
+    input.read(&mut octets[..1]).unwrap();
+    assert_eq!(output.has_room(), Ok(true));
+    assert_eq!(output.write(&[Piece::Bytes(&octets)]), Ok(0));
+    assert_eq!(output.has_room(), Ok(false));
+    input.read(&mut octets[..2047]).unwrap();
+    assert_eq!(output.has_room(), Ok(false));
+    input.read(&mut octets).unwrap();
+    assert_eq!(output.has_room(), Ok(true));
+    assert!(format!("{output:?} {input:?}").contains("head: 2049"));
+}
+
 #[test]
 fn marks_are_where_the_lane_begins_and_ends() {
     let mut pair = pair(12);
@@ -278,56 +299,6 @@ fn arenas_that_could_fail_later_are_refused() {
     let sealed = std::fs::File::from(fd);
     assert!(sealed.set_len(4096).is_err() && sealed.set_len(1 << 20).is_err());
     assert!(Arena::create(11).is_err() && Arena::create(21).is_err());
-}
-
-/// Has a filter deny this thread a system call with `EPERM`, as containers do.
-fn deny(call: libc::c_long) {
-    let statement = |code, skipped, k| libc::sock_filter {
-        code,
-        jt: 0,
-        jf: skipped,
-        k,
-    };
-    let mut filter = [
-        // The number of the call; another one skips a statement.
-        statement(0x20, 0, 0),
-        statement(0x15, 1, u32::try_from(call).unwrap()),
-        statement(
-            0x06,
-            0,
-            libc::SECCOMP_RET_ERRNO | libc::EPERM.unsigned_abs(),
-        ),
-        statement(0x06, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog {
-        len: 4,
-        filter: filter.as_mut_ptr(),
-    };
-    // SAFETY: a flag of this thread.
-    let kept = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    assert_eq!(kept, 0);
-    let mode = libc::SECCOMP_MODE_FILTER;
-    // SAFETY: the kernel copies the program, which lives until the call returns.
-    let filtered = unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) };
-    assert_eq!(filtered, 0, "{}", std::io::Error::last_os_error());
-}
-
-#[test]
-fn denied_memory_is_an_error() {
-    for call in [
-        libc::SYS_memfd_create,
-        libc::SYS_ftruncate,
-        libc::SYS_fcntl,
-        libc::SYS_madvise,
-    ] {
-        let denied = std::thread::spawn(move || {
-            deny(call);
-            Arena::create(12)
-                .map(|_| ())
-                .map_err(|error| error.raw_os_error())
-        });
-        assert_eq!(denied.join().unwrap(), Err(Some(libc::EPERM)), "{call}");
-    }
 }
 
 fn tempfile() -> std::fs::File {
