@@ -2,6 +2,8 @@
 
 mod accept;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -1,0 +1,272 @@
+//! Two ends and datagrams by hand: addresses that are not validated, lengths of paths, datagrams of former lives.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::rd::envelope;
+use crate::rd::frame::CloseReason;
+
+const CLIENT: u16 = 1;
+const SERVER: u16 = 2;
+
+fn peer(port: u16) -> Peer {
+    Peer::ip(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+}
+
+/// An end, its address, and the tokens that were placed at it.
+struct End {
+    port: u16,
+    endpoint: Endpoint,
+    now: Instant,
+    placed: usize,
+}
+
+impl End {
+    fn new(port: u16, now: Instant, change: impl FnOnce(&mut RdConfig)) -> Self {
+        let mut config = RdConfig::new(now, port.into(), [port.into(), 9]);
+        change(&mut config);
+        Self {
+            port,
+            endpoint: Endpoint::new(config),
+            now,
+            placed: 0,
+        }
+    }
+
+    /// Posts a message of some segments, each of `length` octets.
+    fn post(&mut self, to: u16, segments: u32, length: u16) {
+        let post = Post {
+            token: 1,
+            segments,
+            length,
+            last_length: length,
+            trailer: None,
+            stream: None,
+            receive: false,
+        };
+        self.endpoint.post(self.now, peer(to), u16::MAX, post);
+    }
+
+    /// The datagrams that leave now for an end.
+    fn transmit(&mut self, to: u16) -> Vec<Vec<u8>> {
+        let mut datagrams = Vec::new();
+        let mut out = Vec::new();
+        let mut write = |_, _, _: &SegmentHeader, segment: &mut [u8]| segment.fill(7);
+        while let Some(of) = self.endpoint.poll_transmit(self.now, &mut out, &mut write) {
+            let datagram = std::mem::take(&mut out);
+            if of == peer(to) {
+                datagrams.push(datagram);
+            }
+        }
+        datagrams
+    }
+
+    fn receive(&mut self, from: u16, datagram: &[u8]) -> Result<(), Dropped> {
+        let placed = &mut self.placed;
+        let octets = PayloadSlice::<[u8]>::new(datagram);
+        let ecn = Ecn::NotEct;
+        self.endpoint
+            .handle_input(self.now, peer(from), ecn, octets, &mut |_, _, _, _| {
+                *placed += 1;
+                Verdict::Placed
+            })
+    }
+
+    /// Hands the datagrams that leave now to another end.
+    fn carry(&mut self, to: &mut Self) {
+        for datagram in self.transmit(to.port) {
+            to.receive(self.port, &datagram).unwrap();
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "any instant serves as the origin"
+)]
+fn origin() -> Instant {
+    Instant::now()
+}
+
+fn ends(change: impl Fn(&mut RdConfig)) -> (End, End) {
+    let now = origin();
+    let end = |port| End::new(port, now, &change);
+    (end(CLIENT), end(SERVER))
+}
+
+fn octets(datagrams: &[Vec<u8>]) -> usize {
+    datagrams.iter().map(Vec::len).sum()
+}
+
+/// A peer whose address is not validated gets three times what came from it, and all of it once it is.
+#[test]
+fn an_address_that_is_not_validated_gets_three_times_what_came_from_it() {
+    let (mut client, mut server) = ends(|_| ());
+    client.post(SERVER, 1, 64);
+    let question = client.transmit(SERVER);
+    server.receive(CLIENT, &question[0]).unwrap();
+    server.post(CLIENT, 8, 1000);
+    let first = server.transmit(CLIENT);
+    assert!(!first.is_empty());
+    let sent = octets(&first);
+    assert!(sent <= 3 * octets(&question), "{sent} octets");
+    for datagram in &first {
+        client.receive(SERVER, datagram).unwrap();
+    }
+    client.now += Duration::from_millis(2);
+    server.now = client.now;
+    client.carry(&mut server);
+    assert!(octets(&server.transmit(CLIENT)) > 3 * octets(&question));
+}
+
+/// Peers that are not validated have a limit of their own; the next one is asked for its cookie. Peers that are validated and those that
+/// this end opened associations with do not count.
+#[test]
+fn peers_that_are_not_validated_have_a_limit() {
+    let (mut client, mut server) = ends(|config| config.unvalidated = 2);
+    for port in 10..20 {
+        server.post(port, 1, 64);
+    }
+    let stranger = |port: u16, server: &mut End| {
+        let mut stranger = End::new(port, server.now, |_| ());
+        stranger.post(SERVER, 1, 64);
+        server.receive(port, &stranger.transmit(SERVER)[0])
+    };
+    for port in [30, 31] {
+        assert_eq!(stranger(port, &mut server), Ok(()));
+    }
+    assert_eq!(stranger(32, &mut server), Err(Dropped::NotValidated));
+    client.post(SERVER, 1, 64);
+    let hello = client.transmit(SERVER);
+    assert_eq!(
+        server.receive(CLIENT, &hello[0]),
+        Err(Dropped::NotValidated)
+    );
+    // With the cookie of the answer nothing is missing.
+    let placed = server.placed;
+    let retry = server.transmit(CLIENT).pop().unwrap();
+    client.receive(SERVER, &retry).unwrap();
+    client.carry(&mut server);
+    assert_eq!(server.placed, placed + 1);
+    assert_eq!(stranger(33, &mut server), Err(Dropped::NotValidated));
+    // One of the two ends: there is room for one.
+    server.endpoint.close(server.now, peer(30));
+    assert_eq!(stranger(34, &mut server), Ok(()));
+    assert_eq!(stranger(35, &mut server), Err(Dropped::NotValidated));
+}
+
+/// A peer that answers is validated, and does not count any more.
+#[test]
+fn a_peer_that_answers_is_validated() {
+    let (mut client, mut server) = ends(|config| config.unvalidated = 1);
+    for port in 10..13 {
+        let mut stranger = End::new(port, client.now, |_| ());
+        stranger.post(SERVER, 1, 64);
+        stranger.carry(&mut server);
+        server.now += Duration::from_millis(2);
+        stranger.now = server.now;
+        server.carry(&mut stranger);
+        stranger.post(SERVER, 1, 64);
+        stranger.carry(&mut server);
+    }
+    client.now = server.now;
+    client.post(SERVER, 1, 64);
+    client.carry(&mut server);
+    assert_eq!(server.endpoint.associations(), 4);
+}
+
+/// Datagrams have the length of their path, and no more than the end's attribute.
+#[test]
+fn datagrams_have_the_length_of_their_path() {
+    let (mut client, _) = ends(|config| config.datagram = 1400);
+    assert_eq!(client.endpoint.datagram(peer(SERVER)), None);
+    let post = Post {
+        token: 1,
+        segments: 3,
+        length: 500,
+        last_length: 500,
+        trailer: None,
+        stream: None,
+        receive: false,
+    };
+    for (path, length) in [(600, 600), (9000, 1400), (700, 700)] {
+        client.endpoint.post(client.now, peer(SERVER), path, post);
+        assert_eq!(client.endpoint.datagram(peer(SERVER)), Some(length));
+    }
+    let datagrams = client.transmit(SERVER);
+    assert!(!datagrams.is_empty());
+    assert!(datagrams.iter().all(|it| it.len() <= 700));
+}
+
+/// Datagrams that left before the first answer have neither identifier nor hello: they belong to the association of the hello before them,
+/// and to none once the peer has our identifier.
+#[test]
+fn datagrams_before_the_first_answer_follow_a_hello() {
+    let (mut client, mut server) = ends(|_| ());
+    client.post(SERVER, 6, 1400);
+    let mut datagrams = client.transmit(SERVER);
+    assert!(datagrams.len() >= 4, "{}", datagrams.len());
+    let no_hello = Err(Dropped::NoHello);
+    assert_eq!(server.receive(CLIENT, &datagrams[1]), no_hello);
+    server.receive(CLIENT, &datagrams[0]).unwrap();
+    assert_eq!(
+        server.receive(SERVER, &datagrams[1]),
+        no_hello,
+        "of another"
+    );
+    server.receive(CLIENT, &datagrams[1]).unwrap();
+    assert!(server.placed >= 1);
+    // Another life of its queue pair.
+    let mut other = datagrams[2].clone();
+    let end = other.len() - 4;
+    other.truncate(end);
+    other[23] ^= 1;
+    envelope::seal(&mut other, 0);
+    assert_eq!(server.receive(CLIENT, &other), no_hello);
+    server.receive(CLIENT, &datagrams[2]).unwrap();
+    let late = datagrams.remove(3);
+    server.now += Duration::from_millis(2);
+    client.now = server.now;
+    server.carry(&mut client);
+    client.post(SERVER, 1, 64);
+    client.carry(&mut server);
+    assert_eq!(server.receive(CLIENT, &late), no_hello);
+}
+
+/// A close without identifier is believed where it names a datagram that is in flight.
+#[test]
+fn a_close_names_a_datagram_in_flight() {
+    let (mut client, mut server) = ends(|_| ());
+    client.post(SERVER, 1, 64);
+    client.carry(&mut server);
+    server.now += Duration::from_millis(2);
+    client.now = server.now;
+    server.carry(&mut client);
+    client.post(SERVER, 1, 64);
+    let datagram = client.transmit(SERVER).remove(0);
+    // The server's end has another life, and knows nothing of it.
+    let mut other = End::new(SERVER, server.now, |config| config.epoch = 77);
+    let (sent, _) = Envelope::open::<[u8]>(datagram[..].into()).unwrap();
+    let unknown = Dropped::UnknownAssociation(sent.association);
+    assert_eq!(other.receive(CLIENT, &datagram), Err(unknown));
+    let answer = other.transmit(CLIENT).remove(0);
+    for (packet, reason) in [
+        (sent.number + 1, CloseReason::Unknown),
+        (sent.number, CloseReason::Done),
+    ] {
+        let mut forged = answer[..envelope::LEN].to_vec();
+        Close {
+            reason,
+            association: sent.association,
+            packet,
+        }
+        .emit(&mut forged);
+        envelope::seal(&mut forged, 0);
+        assert_eq!(client.receive(SERVER, &forged), Err(unknown));
+        assert_eq!(client.receive(9, &answer), Err(unknown));
+    }
+    assert_eq!(client.endpoint.associations(), 1);
+    client.receive(SERVER, &answer).unwrap();
+    assert_eq!(client.endpoint.associations(), 0);
+}
