@@ -36,6 +36,8 @@ use segment::Segment;
 
 /// Datagrams of a train at most.
 const TRAIN: usize = 32;
+/// Polls in a row without input after which acknowledgements leave alone. Programs poll a queue until it is empty, and respond then.
+const EMPTY_POLLS: u32 = 4;
 
 pub use config::RdQpConfig;
 pub use wqe::RdSendWqe;
@@ -66,6 +68,8 @@ pub struct RdEngine {
     /// A peer that ended its association with messages under way.
     aborted: Option<Peer>,
     output: Output,
+    /// Polls in a row that found no input.
+    empty_polls: u32,
 }
 
 /// Datagrams that the network has not taken.
@@ -94,6 +98,7 @@ impl RdEngine {
             sq_drain: SqDrain::Off,
             aborted: None,
             output: Output::default(),
+            empty_polls: 0,
             config,
         }
     }
@@ -290,9 +295,16 @@ impl RdEngine {
         }
     }
 
-    /// Whether the caller asks for input again soon, so that acknowledgements wait for messages to go with. Returns whether some that waited may leave now.
-    pub fn set_polls(&mut self, polls: bool) -> bool {
-        self.endpoint.set_polls(polls)
+    /// Notes a poll, before its input is handled: whether there is some, and whether the caller polls again soon. While it does, acknowledgements
+    /// and credit wait for messages to go with, through a few polls without input. Returns whether some that waited may leave now.
+    pub fn note_poll(&mut self, has_input: bool, again: bool) -> bool {
+        self.empty_polls = if has_input {
+            0
+        } else {
+            self.empty_polls.saturating_add(1)
+        };
+        self.endpoint
+            .set_polls(again && self.empty_polls < EMPTY_POLLS)
     }
 
     /// Handles what one receive call brought: one datagram, or a train of equal ones. Returns why the last one that was dropped was.

@@ -259,6 +259,61 @@ fn one_queue_pair_sends_to_many_under_loss() {
     }
 }
 
+/// Messages of programs that poll take a datagram each way: acknowledgements and credit go with them, and alone once nothing follows.
+#[test]
+fn a_ping_pong_of_polling_programs_takes_a_datagram_each_way() {
+    const ROUNDS: u64 = 200;
+    let mut now = origin();
+    let mut ends = [End::new(now, 1, 4), End::new(now, 2, 4)];
+    for (from, to) in [(0, 2), (1, 1)] {
+        ends[from].send(0, to, QKEY, 64);
+        talk(&mut now, 50 * MS, &mut ends, |_| false);
+    }
+    ends.iter_mut().for_each(|end| {
+        for wc in end.received() {
+            end.post_recv(wc.wr_id);
+        }
+    });
+    talk(&mut now, 50 * MS, &mut ends, |_| false);
+    let mut datagrams = 0;
+    for round in 1..=ROUNDS {
+        for _ in 0..2 {
+            let [from, to] = &mut ends;
+            let number = to.address.socket_addr().unwrap().port();
+            from.send(round, number, QKEY, 64);
+            from.pump(now);
+            while let Some((_, datagram)) = from.wire.0.pop_front() {
+                datagrams += 1;
+                to.engine.note_poll(true, true);
+                assert_eq!(to.take(now, from.address, &datagram), None);
+                to.pump(now);
+            }
+            for _ in 0..20 {
+                from.engine.note_poll(false, true);
+                from.pump(now);
+            }
+            assert_eq!(from.wire.0.len(), 0, "nothing waited");
+            // The program polls until its queue is empty, and posts its receive before it answers.
+            for wc in to.received() {
+                to.post_recv(wc.wr_id);
+            }
+            for _ in 1..EMPTY_POLLS {
+                assert!(!to.engine.note_poll(false, true));
+                to.pump(now);
+            }
+            assert_eq!(to.wire.0.len(), 0, "acknowledgements wait");
+            now += MS / 200;
+            ends.reverse();
+        }
+    }
+    assert_eq!(datagrams, 2 * ROUNDS);
+    let last = &mut ends[0];
+    assert_eq!(last.wire.0.len(), 0);
+    assert!(last.engine.note_poll(false, true));
+    last.pump(now);
+    assert_eq!(last.wire.0.len(), 1, "the last acknowledgement");
+}
+
 /// As many receives as messages suffice, whoever has credit that is not used.
 #[test]
 fn credit_that_a_peer_does_not_use_is_in_nobodys_way() {

@@ -37,9 +37,6 @@ const CLOSING_POLL: u8 = 1;
 /// Receive calls between two checks for output, while a QP is taken out of service.
 const CLOSING_RECEIVES: usize = 64;
 
-/// Polls in a row without a datagram after which acknowledgements leave alone. Programs poll a queue until it is empty, and respond then.
-const EMPTY_POLLS: u32 = 4;
-
 /// State behind the exclusive lock.
 #[derive(Debug)]
 pub(crate) struct RdInner {
@@ -56,8 +53,6 @@ pub(crate) struct RdInner {
     local: IpAddr,
     /// For receives that are posted to a shared queue.
     waiter: Option<WeakWaiter>,
-    /// Polls in a row that found no datagram.
-    empty_polls: u32,
 }
 
 /// A reliable datagram QP, shared by its handle, its completion queues and the background thread.
@@ -183,7 +178,6 @@ impl RdShared {
             singly: false,
             local,
             waiter: None,
-            empty_polls: 0,
         };
         let this = Self::new(parts, inner, AtomicBool::new(false), true)?;
         if this.recv_queue.is_shared() {
@@ -257,8 +251,8 @@ impl RdShared {
         sent
     }
 
-    /// Receives once. Returns whether there may be more.
-    fn receive_locked(&self, inner: &mut RdInner, buffer: &mut ReceiveBuffer) -> bool {
+    /// Receives once, for a caller that polls `again` soon or does not. Returns whether there may be more.
+    fn receive_locked(&self, inner: &mut RdInner, buffer: &mut ReceiveBuffer, again: bool) -> bool {
         if !self.open.load(Ordering::Relaxed) {
             return false;
         }
@@ -292,6 +286,8 @@ impl RdShared {
             instruments,
             ..
         } = inner;
+        // Acknowledgements wait for the message that the program posts when it has polled.
+        engine.note_poll(true, again);
         let mut handle = |arrival: Arrival<'_>| {
             engine.handle_input(now, arrival, self.tables(), &mut self.completions())
         };
@@ -357,13 +353,13 @@ impl RdShared {
         let deadline = clock::now() + FLUSH_FOR;
         // From now on only this thread sends.
         self.closing.store(true, Ordering::Release);
-        self.run(|inner| inner.engine.set_polls(false));
+        self.run(|inner| inner.engine.note_poll(false, false));
         let mut buffer = ReceiveBuffer::new();
         while self.run(|inner| {
             self.posting.empty(|wqe| inner.engine.accept(wqe));
             self.handle_timeout_locked(inner, clock::now());
             for _ in 0..CLOSING_RECEIVES {
-                if !self.receive_locked(inner, &mut buffer) {
+                if !self.receive_locked(inner, &mut buffer, false) {
                     break;
                 }
             }
@@ -419,15 +415,10 @@ impl Member for RdShared {
         next: NextReceive,
     ) -> Option<Received> {
         let received = self.try_run(|inner| {
-            let received = self.receive_locked(inner, buffer);
-            inner.empty_polls = if received {
-                0
-            } else {
-                inner.empty_polls.saturating_add(1)
-            };
-            // Acknowledgements wait for what the program posts when it has polled; with no more input they leave.
-            let polls = next != NextReceive::Unknown && inner.empty_polls < EMPTY_POLLS;
-            let released = inner.engine.set_polls(polls);
+            let again = next != NextReceive::Unknown;
+            let received = self.receive_locked(inner, buffer, again);
+            // With no more input they leave.
+            let released = !received && inner.engine.note_poll(false, again);
             if received || released {
                 self.work(inner);
             }
