@@ -5,6 +5,7 @@ pub(crate) mod icmp_errors;
 pub(crate) mod memory_port;
 pub(crate) mod multicast;
 pub(crate) mod path_cache;
+pub(crate) mod peer_ports;
 pub(crate) mod port;
 pub(crate) mod ports;
 pub(crate) mod qp;

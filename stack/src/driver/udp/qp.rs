@@ -17,13 +17,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
-use crate::driver::reactor::member::{MemberId, SocketIndex};
+use crate::driver::reactor::member::SocketIndex;
 use crate::driver::reactor::poll_set::By;
 use crate::driver::udp::icmp_errors::IcmpErrors;
 use crate::driver::udp::multicast::{GroupError, Membership};
 use crate::driver::udp::path_cache::PathCache;
+use crate::driver::udp::peer_ports::PortState;
 use crate::driver::udp::port::Port;
-use crate::driver::udp::ports::{Advice, Ports, RETIRED};
+use crate::driver::udp::ports::{Advice, Ports};
 use crate::driver::udp::socket::ReceiveBuffer;
 use crate::{Config, Error, ErrorEntry, ErrorReason, QpCounters};
 use dgiwarp_engine::datagram::{Arrival, Random, SendWqe, Transmitted, UdEngine};
@@ -103,6 +104,16 @@ impl QpState for UdInner {
         let mut counters = self.engine.counters();
         Instruments::count(self.instruments.as_deref(), &mut counters);
         counters
+    }
+}
+
+impl PortState for UdInner {
+    fn ports(&mut self) -> &mut Ports {
+        &mut self.ports
+    }
+
+    fn drain(qp: &UdShared, inner: &mut Self, now: Instant, index: SocketIndex) {
+        qp.drain(inner, now, index);
     }
 }
 
@@ -353,7 +364,7 @@ impl UdShared {
         })
     }
 
-    /// Gives a busy peer a port of its own. Datagrams that an idle port at that place still holds are received first.
+    /// Gives a busy peer a port of its own.
     fn connect(
         &self,
         inner: &mut UdInner,
@@ -362,41 +373,10 @@ impl UdShared {
         peer: Peer,
         local: IpAddr,
     ) {
-        let Some(member) = self.member.get().copied() else {
-            return;
-        };
-        if inner.ports.get(index).is_some() {
-            self.retire(inner, now, member, index);
-        }
-        if inner.ports.connect(now, index, peer, local).is_err() {
-            return;
-        }
-        let watched = inner
-            .ports
-            .get(index)
-            .map(|port| self.poll_set.watch(member, index, port.as_fd()));
-        if !matches!(watched, Some(Ok(()))) {
-            inner.ports.close(index);
-        }
+        self.connect_port(inner, now, index, (peer, local));
         if inner.engine.has_output() {
             self.remember_unsent();
         }
-    }
-
-    /// Makes room at a place whose port was idle. Datagrams that arrive there at this moment must not be lost, so the port stays
-    /// for a while, without a peer.
-    fn retire(&self, inner: &mut UdInner, now: Instant, member: MemberId, index: SocketIndex) {
-        for leaving in [RETIRED, index] {
-            self.drain(inner, now, leaving);
-            if let Some(port) = inner.ports.get(leaving) {
-                self.poll_set.unwatch(port.as_fd());
-            }
-        }
-        inner.ports.retire(now, index);
-        if let Some(port) = inner.ports.get(RETIRED) {
-            let _ = self.poll_set.watch(member, RETIRED, port.as_fd());
-        }
-        self.drain(inner, now, RETIRED);
     }
 
     /// Receives the queued datagrams of a port.
@@ -455,10 +435,7 @@ impl UdShared {
     pub(crate) fn reset(&self, random: Random) {
         self.renew(|inner| {
             inner.engine.reset(random, self.tables());
-            for port in inner.ports.siblings() {
-                self.poll_set.unwatch(port.as_fd());
-            }
-            inner.ports.forget_peers();
+            self.forget_peer_ports(&mut inner.ports);
         });
     }
 
