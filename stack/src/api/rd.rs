@@ -11,7 +11,7 @@ use crate::api::device::statistics::{Counts as _, Entry};
 use crate::api::qp::rc::wqe;
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
-use crate::driver::udp::port::Port;
+use crate::driver::udp::qp;
 use crate::driver::udp::rd_qp::RdShared;
 use crate::{
     Destination, Error, ErrorEntry, Pd, PostError, PostFailure, QpAttr, QpCounters, RcSendWr,
@@ -82,7 +82,7 @@ pub struct RdSendWr<'a> {
 /// Dropping it destroys it: posted work requests get up to a second to be carried out, and posted receives end without a completion.
 #[derive(Debug)]
 pub struct RdQp {
-    shared: Arc<RdShared>,
+    pub(crate) shared: Arc<RdShared>,
     pd: Pd,
     local: SocketAddr,
     max_sge: usize,
@@ -93,16 +93,18 @@ impl RdQp {
     fn create(pd: &Pd, attr: &RdQpAttr<'_>) -> Result<Self, Error> {
         attr.qp.check()?;
         let rnic = &pd.rnic.shared;
-        let buffer = rnic.config.receive_buffer;
-        let port = match attr.bind {
-            Some(address) => Port::bind(address, buffer),
-            None => Port::bind((Ipv6Addr::UNSPECIFIED, 0).into(), buffer)
-                .or_else(|_| Port::bind((Ipv4Addr::UNSPECIFIED, 0).into(), buffer)),
+        let bind = |address| qp::bind(address, &rnic.config);
+        let ports = match attr.bind {
+            Some(address) => bind(address),
+            None => bind((Ipv6Addr::UNSPECIFIED, 0).into())
+                .or_else(|_| bind((Ipv4Addr::UNSPECIFIED, 0).into())),
         }?;
-        let local = port
+        let local = ports
+            .main()
             .local_addr()
             .map_err(Error::system("cannot read a socket's address"))?;
-        let granted = port
+        let granted = ports
+            .main()
             .granted_receive_buffer()
             .map_err(Error::system("cannot read a socket's receive buffer"))?;
         let (epoch, key) = rnic.draw_identity();
@@ -123,7 +125,7 @@ impl RdQp {
         });
         let instruments = Instruments::new(&rnic.config, local, rnic.next_datagram_qp());
         let parts = attr.qp.parts(local.port().into(), &rnic.mrs);
-        let shared = RdShared::start(parts, engine, port, local.ip(), instruments)?;
+        let shared = RdShared::start(parts, engine, ports, local.ip(), instruments)?;
         let entry = rnic.statistics.begin("rd", local.port().into(), &shared);
         Ok(Self {
             shared,

@@ -255,6 +255,15 @@ impl Ports {
         }
     }
 
+    /// Indices of the sockets that datagrams may arrive at.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = SocketIndex> + use<> {
+        let mut indices = [None; MAX_PEER_SOCKETS + 2];
+        for (place, index) in indices.iter_mut().zip(0..=RETIRED) {
+            *place = self.get(index).map(|_| index);
+        }
+        indices.into_iter().flatten()
+    }
+
     /// Sockets in use beside the main one.
     pub(crate) fn siblings(&self) -> impl Iterator<Item = &Port> {
         let retired = self.retired.iter().map(|(port, _)| port);

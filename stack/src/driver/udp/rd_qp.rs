@@ -1,4 +1,4 @@
-//! A reliable datagram QP: its engine with its port, shared by posting and polling threads.
+//! A reliable datagram QP: its engine with its ports, shared by posting and polling threads.
 
 use std::io;
 use std::net::IpAddr;
@@ -18,8 +18,9 @@ use crate::driver::device::clock;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
 use crate::driver::udp::icmp_errors::IcmpErrors;
-use crate::driver::udp::port::Port;
-use crate::driver::udp::socket::ReceiveBuffer;
+use crate::driver::udp::peer_ports::PortState;
+use crate::driver::udp::ports::{Advice, Ports};
+use crate::driver::udp::socket::{Leave, ReceiveBuffer};
 use crate::driver::udp::transmit::Transmission;
 use crate::{Error, PostFailure, QpCounters, RecvWr};
 use dgiwarp_engine::datagram::{Arrival, SendOutcome, Transmitted};
@@ -41,15 +42,15 @@ const CLOSING_RECEIVES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct RdInner {
     pub(crate) engine: RdEngine,
-    port: Port,
-    /// Stages between port and engine; `None` unless settings ask for them.
+    ports: Ports,
+    /// Stages between ports and engine; `None` unless settings ask for them.
     instruments: Option<Box<Instruments>>,
     deadline: Option<Instant>,
     /// Datagrams that arrive are dropped: the QP is not ready to receive.
     is_unready: bool,
     /// Datagrams of trains go one by one: the network refused a train.
     singly: bool,
-    /// The port's address, for the capture file.
+    /// The main port's address, for the capture file.
     local: IpAddr,
     /// For receives that are posted to a shared queue.
     waiter: Option<WeakWaiter>,
@@ -97,12 +98,54 @@ impl QpState for RdInner {
     }
 }
 
-/// Hands datagrams to the port.
+impl PortState for RdInner {
+    fn ports(&mut self) -> &mut Ports {
+        &mut self.ports
+    }
+
+    /// Peers send again what was lost.
+    fn drain(_: &RdShared, _: &mut Self, _: Instant, _: SocketIndex) {}
+}
+
+/// Hands datagrams to the ports.
 struct RdSink<'a> {
-    port: &'a Port,
+    ports: &'a mut Ports,
+    now: Instant,
     tap: Option<&'a mut Tap>,
     local: IpAddr,
     singly: &'a mut bool,
+    /// A peer that became busy with this train.
+    connect: Option<(SocketIndex, Peer, IpAddr)>,
+}
+
+impl RdSink<'_> {
+    /// Sends a train, or its datagrams one by one.
+    fn carry(
+        &mut self,
+        peer: Peer,
+        from: Option<IpAddr>,
+        pieces: &[Piece<'_>],
+        train: &Train,
+        singly: bool,
+    ) -> io::Result<usize> {
+        let mut icmp_errors = IcmpErrors::default();
+        let icmp_errors = &mut icmp_errors;
+        let transmission = match self.ports.own(self.now, peer, from) {
+            Some(port) => Transmission {
+                port,
+                to: None,
+                leave: Leave::default(),
+                icmp_errors,
+            },
+            None => Transmission {
+                port: self.ports.main(),
+                to: peer.socket_addr(),
+                leave: from.into(),
+                icmp_errors,
+            },
+        };
+        transmission.carry(pieces, train, singly)
+    }
 }
 
 impl DatagramSink for RdSink<'_> {
@@ -113,16 +156,9 @@ impl DatagramSink for RdSink<'_> {
         octets: &[u8],
         train: &Train,
     ) -> SendOutcome {
-        let mut icmp_errors = IcmpErrors::default();
-        let transmission = Transmission {
-            port: self.port,
-            to: peer.socket_addr(),
-            leave: from.into(),
-            icmp_errors: &mut icmp_errors,
-        };
         let pieces = [Piece::Bytes(octets)];
-        let singly = train.len() > 1 && (*self.singly || !self.port.sends_trains());
-        let mut sent = transmission.carry(&pieces, train, singly);
+        let singly = train.len() > 1 && (*self.singly || !self.ports.main().sends_trains());
+        let mut sent = self.carry(peer, from, &pieces, train, singly);
         // The path takes no trains: as for UD queue pairs, from now on none.
         if let Err(error) = &sent
             && train.len() > 1
@@ -133,14 +169,13 @@ impl DatagramSink for RdSink<'_> {
             )
         {
             *self.singly = true;
-            let mut icmp_errors = IcmpErrors::default();
-            sent = Transmission {
-                port: self.port,
-                to: peer.socket_addr(),
-                leave: from.into(),
-                icmp_errors: &mut icmp_errors,
-            }
-            .carry(&pieces, train, true);
+            sent = self.carry(peer, from, &pieces, train, true);
+        }
+        if let Some(local) = from
+            && self.ports.own(self.now, peer, from).is_none()
+            && let Advice::Connect(index) = self.ports.note(self.now, 0, peer)
+        {
+            self.connect = Some((index, peer, local));
         }
         match sent {
             Ok(_) => {
@@ -165,13 +200,13 @@ impl RdShared {
     pub(crate) fn start(
         parts: QpParts,
         engine: RdEngine,
-        port: Port,
+        ports: Ports,
         local: IpAddr,
         instruments: Option<Box<Instruments>>,
     ) -> Result<Arc<Self>, Error> {
         let inner = RdInner {
             engine,
-            port,
+            ports,
             instruments,
             deadline: None,
             is_unready: false,
@@ -185,7 +220,7 @@ impl RdShared {
             this.run(|inner| inner.waiter = Some(waiter));
         }
         let member = this.attach();
-        this.run(|inner| this.poll_set.watch(member, 0, inner.port.as_fd()))
+        this.run(|inner| this.poll_set.watch(member, 0, inner.ports.main().as_fd()))
             .map_err(Error::system("cannot watch a socket"))?;
         Ok(this)
     }
@@ -210,15 +245,18 @@ impl RdShared {
             Transmitted::Budget => self.remember_unsent(),
             Transmitted::Blocked => {
                 self.remember_unsent();
-                self.background().waker().watch_writable(inner.port.as_fd());
+                self.background()
+                    .waker()
+                    .watch_writable(inner.ports.main().as_fd());
             }
         }
     }
 
     fn transmit_some(&self, inner: &mut RdInner, budget: usize) -> Transmitted {
+        let now = clock::now();
         let RdInner {
             engine,
-            port,
+            ports,
             instruments,
             local,
             waiter,
@@ -233,35 +271,50 @@ impl RdShared {
             self.recv_queue.wait(waiter);
         }
         let mut sink = RdSink {
-            port,
+            ports,
+            now,
             tap: instruments.as_mut().and_then(|it| it.tap()),
             local: *local,
             singly,
+            connect: None,
         };
         let sent = engine.transmit(
-            clock::now(),
+            now,
             budget,
             self.tables(),
             &mut sink,
             &mut self.completions(),
         );
+        let connect = sink.connect;
         if let Some(instruments) = instruments {
             instruments.warn_of_failure();
+        }
+        if let Some((index, peer, local)) = connect {
+            self.connect_port(inner, now, index, (peer, local));
         }
         sent
     }
 
     /// Receives once, for a caller that polls `again` soon or does not. Returns whether there may be more.
-    fn receive_locked(&self, inner: &mut RdInner, buffer: &mut ReceiveBuffer, again: bool) -> bool {
+    fn receive_locked(
+        &self,
+        inner: &mut RdInner,
+        index: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+        again: bool,
+    ) -> bool {
         if !self.open.load(Ordering::Relaxed) {
             return false;
         }
-        let received = match inner.port.receive(buffer) {
+        let Some(port) = inner.ports.get_mut(index) else {
+            return false;
+        };
+        let received = match port.receive(buffer) {
             Ok(received) => received,
             Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => return false,
             // An ICMP error about an earlier datagram: silence alone ends an association.
             Err(_) => {
-                IcmpErrors::default().read(&inner.port);
+                IcmpErrors::default().read(port);
                 return true;
             }
         };
@@ -297,6 +350,11 @@ impl RdShared {
             }
             Some(instruments) => instruments.take(now, arrival, handle),
         }
+        if let Advice::Connect(place) = inner.ports.note(now, index, received.from)
+            && let Some(local) = received.to.filter(|to| !to.is_multicast())
+        {
+            self.connect_port(inner, now, place, (received.from, local));
+        }
         true
     }
 
@@ -329,6 +387,7 @@ impl RdShared {
         self.renew(|inner| {
             inner.engine.reset(clock::now(), epoch, key, self.tables());
             self.transmit_some(inner, usize::MAX);
+            self.forget_peer_ports(&mut inner.ports);
             self.note_deadline(inner);
         });
     }
@@ -359,7 +418,11 @@ impl RdShared {
             self.posting.empty(|wqe| inner.engine.accept(wqe));
             self.handle_timeout_locked(inner, clock::now());
             for _ in 0..CLOSING_RECEIVES {
-                if !self.receive_locked(inner, &mut buffer, false) {
+                let sockets = inner.ports.in_use();
+                let received = sockets
+                    .filter(|index| self.receive_locked(inner, *index, &mut buffer, false))
+                    .count();
+                if received == 0 {
                     break;
                 }
             }
@@ -368,7 +431,7 @@ impl RdShared {
         }) && clock::now() < deadline
         {
             self.run(|inner| {
-                let mut fds = [PollFd::new(inner.port.as_fd(), PollFlags::POLLIN)];
+                let mut fds = [PollFd::new(inner.ports.main().as_fd(), PollFlags::POLLIN)];
                 let _ = poll(&mut fds, PollTimeout::from(CLOSING_POLL));
             });
         }
@@ -378,7 +441,8 @@ impl RdShared {
                 .engine
                 .close(clock::now(), self.tables(), &mut self.completions());
             self.transmit_some(inner, usize::MAX);
-            self.poll_set.unwatch(inner.port.as_fd());
+            self.poll_set.unwatch(inner.ports.main().as_fd());
+            self.forget_peer_ports(&mut inner.ports);
         });
         self.detach();
     }
@@ -395,7 +459,7 @@ impl RdShared {
     }
 
     pub(crate) fn granted_receive_buffer(&self) -> io::Result<usize> {
-        self.run(|inner| inner.port.granted_receive_buffer())
+        self.run(|inner| inner.ports.main().granted_receive_buffer())
     }
 }
 
@@ -410,13 +474,13 @@ impl Waiter for RdShared {
 impl Member for RdShared {
     fn receive(
         &self,
-        _socket: SocketIndex,
+        socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         next: NextReceive,
     ) -> Option<Received> {
         let received = self.try_run(|inner| {
             let again = next != NextReceive::Unknown;
-            let received = self.receive_locked(inner, buffer, again);
+            let received = self.receive_locked(inner, socket, buffer, again);
             // With no more input they leave.
             let released = !received && inner.engine.note_poll(false, again);
             if received || released {
@@ -435,19 +499,18 @@ impl Member for RdShared {
         self.recv_cq.has_completions()
     }
 
-    fn read_error_queue(&self, _socket: SocketIndex) -> Option<()> {
+    fn read_error_queue(&self, socket: SocketIndex) -> Option<()> {
         self.try_run(|inner| {
-            IcmpErrors::default().read(&inner.port);
+            if let Some(port) = inner.ports.get(socket) {
+                IcmpErrors::default().read(port);
+            }
         })
     }
 
     fn with_socket(&self, socket: SocketIndex, with: &mut dyn FnMut(BorrowedFd<'_>)) -> bool {
         self.run(|inner| {
-            let has = socket == 0;
-            if has {
-                with(inner.port.as_fd());
-            }
-            has
+            let port = inner.ports.get(socket);
+            port.inspect(|port| with(port.as_fd())).is_some()
         })
     }
 
@@ -468,3 +531,6 @@ impl Member for RdShared {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

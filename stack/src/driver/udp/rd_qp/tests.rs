@@ -1,0 +1,124 @@
+//! Two reliable datagram queue pairs on loopback: ports of busy peers.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use dgiwarp_llp_udp::Peer;
+
+use crate::driver::device::clock;
+use crate::{
+    Access, AddressHandle, Buffer, Config, Cq, Destination, Mr, QpAttr, RcOperation, RcSendWr,
+    RdQp, RdQpAttr, RdSendWr, RecvWr, Rnic, Wc, WcStatus,
+};
+
+const LONG: Duration = Duration::from_secs(30);
+const LENGTH: usize = 100_000;
+
+/// A device with one queue pair and registered memory.
+struct End {
+    cq: Cq,
+    qp: RdQp,
+    ah: AddressHandle,
+    mr: Mr,
+}
+
+impl End {
+    fn new(peer_sockets: usize) -> Self {
+        let config = Config {
+            peer_sockets,
+            ..Config::default()
+        };
+        let rnic = Rnic::open(config).unwrap();
+        let pd = rnic.alloc_pd();
+        let cq = rnic.create_cq(64).unwrap();
+        let attr = RdQpAttr::new(QpAttr::new(&cq, &cq));
+        let qp = pd.create_rd_qp(&attr).unwrap();
+        let memory = Buffer::zeroed(LENGTH).unwrap();
+        let mr = pd.register(memory.region(), Access::LOCAL_WRITE).unwrap();
+        let ah = pd.create_ah(Ipv4Addr::LOCALHOST.into()).unwrap();
+        Self { cq, qp, ah, mr }
+    }
+
+    /// Sends a message that arrives and is placed.
+    fn send(&self, number: u64, to: &Self, length: usize) {
+        let sges = [to.mr.sge(..)];
+        let wr_id = number;
+        to.qp.post_recv(&[RecvWr { wr_id, sges: &sges }]).unwrap();
+        let destination = Destination {
+            ah: self.ah.clone(),
+            qpn: to.qp.qpn(),
+            qkey: 0,
+        };
+        let sges = [self.mr.sge(..length)];
+        let operation = RcOperation::Send { invalidate: None };
+        let wr = RcSendWr::new(wr_id, operation, &sges);
+        self.qp.post_send(&[RdSendWr { destination, wr }]).unwrap();
+        for (end, octets) in [(to, length), (self, length)] {
+            let wc = end.wait();
+            assert_eq!((wc.wr_id, wc.byte_len as usize), (number, octets));
+        }
+    }
+
+    fn wait(&self) -> Wc {
+        let wc = self.cq.wait(LONG).unwrap().expect("a completion in time");
+        assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+        wc
+    }
+
+    fn peer_ports(&self) -> usize {
+        self.qp.shared.run(|inner| inner.ports.siblings().count())
+    }
+}
+
+fn has_port(end: &End, of: &End) -> bool {
+    let peer = Peer::ip((Ipv4Addr::LOCALHOST, of.qp.qpn()).into());
+    end.qp
+        .shared
+        .run(|inner| inner.ports.own(clock::now(), peer, None).is_some())
+}
+
+/// Many messages make each peer busy: it gets a port of its own, and none is lost on the change.
+#[test]
+fn busy_peers_have_ports_of_their_own() {
+    for allowed in [0, 4] {
+        let [one, other] = [(); 2].map(|()| End::new(allowed));
+        for number in 0..50 {
+            one.send(number, &other, 64);
+            other.send(number, &one, 20_000);
+        }
+        assert_eq!(one.peer_ports(), allowed.min(1));
+        assert_eq!(other.peer_ports(), allowed.min(1));
+        // A reset queue pair begins anew.
+        one.qp.reset();
+        assert_eq!(one.peer_ports(), 0);
+        one.send(0, &other, LENGTH);
+    }
+}
+
+/// More peers than places: the ports go to busy ones, and return when these are idle.
+#[test]
+fn a_place_goes_from_an_idle_peer_to_a_busy_one() {
+    let server = End::new(2);
+    let clients = [(); 4].map(|()| End::new(4));
+    for client in &clients {
+        for number in 0..40 {
+            client.send(number, &server, 64);
+            server.send(number, client, 64);
+        }
+    }
+    for client in &clients {
+        let idle = server.cq.wait(Duration::from_millis(150)).unwrap();
+        assert_eq!(idle, None);
+        for number in 40..80 {
+            client.send(number, &server, 64);
+            server.send(number, client, 64);
+        }
+        assert!(has_port(&server, client));
+        // Two, and one that was given up.
+        assert!(server.peer_ports() <= 3);
+    }
+    for (client, number) in clients.iter().zip(80..) {
+        client.send(number, &server, LENGTH);
+        server.send(number, client, LENGTH);
+    }
+}
