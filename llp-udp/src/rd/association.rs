@@ -98,6 +98,8 @@ pub(super) struct Association {
     cookie: u64,
     /// Longest datagram of the path in octets.
     datagram: u16,
+    /// Longest datagram that the peer sent, in octets.
+    longest: u16,
     rtt: Rtt,
     recovery: Recovery<Contents>,
     congestion: Congestion,
@@ -168,6 +170,7 @@ impl Association {
             proof: 0,
             cookie,
             datagram: config.datagram,
+            longest: config.datagram,
             rtt: Rtt::new(config.initial_rtt),
             recovery: Recovery::new(),
             congestion: Congestion::new(config.algorithm, config.datagram.into()),
@@ -239,9 +242,22 @@ impl Association {
         self.probes = 1;
     }
 
-    /// Sets the longest datagram of the path.
+    /// Sets the longest datagram of the path. The first window follows it (RFC 9002 §7.2).
     pub(super) fn set_datagram(&mut self, config: &RdConfig, octets: u16) {
-        self.datagram = octets.min(config.datagram);
+        if self.datagram == octets {
+            return;
+        }
+        self.datagram = octets;
+        if self.greeted {
+            self.congestion.set_datagram(octets.into());
+        } else {
+            self.congestion = Congestion::new(config.algorithm, octets.into());
+        }
+    }
+
+    /// Least share of the receive window: two datagrams of the peer.
+    pub(super) fn least_window(&self) -> u32 {
+        2 * u32::from(self.longest)
     }
 
     /// Longest datagram of the path in octets.

@@ -31,7 +31,7 @@ pub struct RdConfig {
     pub rnr_delay: Duration,
     /// Refusals after which a message fails; `None` for no limit.
     pub rnr_retries: Option<u32>,
-    /// Longest datagram in octets.
+    /// Longest datagram in octets of a path of which nothing is known.
     pub datagram: u16,
     /// Silence after which a peer with datagrams in flight to it is lost.
     pub unreachable: Duration,

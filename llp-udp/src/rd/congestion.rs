@@ -68,6 +68,16 @@ impl Congestion {
         }
     }
 
+    /// Datagrams have this many octets from now on; the window takes those of the smallest at least.
+    pub(super) fn set_datagram(&mut self, datagram: u64) {
+        let minimum = MINIMUM_DATAGRAMS * datagram;
+        match self {
+            Self::Cubic(cubic) => cubic.set_datagram(datagram, minimum),
+            Self::Delay(delay) => delay.set_datagram(datagram, minimum),
+            Self::FixedRate(_) => {}
+        }
+    }
+
     /// Octets that may be in flight.
     pub(super) const fn window(&self) -> u64 {
         match self {

@@ -126,7 +126,7 @@ impl Endpoint {
         association.map_or(0, |it| it.outbound.len())
     }
 
-    /// Posts a message to a peer, to which datagrams have at most `datagram` octets, or [`RdConfig::datagram`] if that is less.
+    /// Posts a message to a peer, to which datagrams have at most `datagram` octets.
     pub fn post(&mut self, now: Instant, peer: Peer, datagram: u16, post: Post) {
         let at = match self.table.by_peer(peer) {
             Some(at) => at,
@@ -334,10 +334,9 @@ impl Endpoint {
                 Some(now + FED / 10),
             );
         }
-        let least = 2 * u32::from(self.config.datagram);
-        let window = (self.config.window / self.fed.0.max(1)).max(least);
+        let share = self.config.window / self.fed.0.max(1);
         if let Some(association) = self.table.get_mut(at) {
-            association.share(window);
+            association.share(share.max(association.least_window()));
         }
     }
 

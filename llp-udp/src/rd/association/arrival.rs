@@ -74,6 +74,8 @@ impl Association {
         }
         self.heard = now;
         self.unanswered = None;
+        let octets = u16::try_from(datagram.octets).unwrap_or(u16::MAX);
+        self.longest = self.longest.max(octets);
         self.confirmed |= !envelope.hello && envelope.association == self.id;
         let newest = self
             .received
@@ -196,7 +198,7 @@ impl Association {
     /// Another path: its window and round-trip time are not known.
     fn renew_path(&mut self, config: &RdConfig, now: Instant) {
         self.rtt = super::Rtt::new(config.initial_rtt);
-        self.congestion = super::Congestion::new(config.algorithm, config.datagram.into());
+        self.congestion = super::Congestion::new(config.algorithm, self.datagram.into());
         self.pacing = super::Pacing::new(now);
         self.backoff = 0;
     }

@@ -47,7 +47,7 @@ impl Association {
             || !self.not_ready.is_empty()
             || credit && !held;
         let urgent = due || self.errors.iter().any(|it| it.due) || !self.pongs.is_empty();
-        let mut data = self.data_length(config, now);
+        let mut data = self.data_length(now);
         if !urgent && data.is_none() && self.probes == 0 {
             return None;
         }
@@ -86,8 +86,7 @@ impl Association {
             self.emit_segments(room, &mut contents, out, write);
         }
         let elicits = contents.count > 0 || contents.error.is_some() || ping || hello;
-        let eager =
-            contents.count > 0 && self.data_length(config, now).is_none() || self.probes > 0;
+        let eager = contents.count > 0 && self.data_length(now).is_none() || self.probes > 0;
         if let Some(flags) = out.get_mut(start + 1) {
             *flags += u8::from(eager);
         }
@@ -169,12 +168,12 @@ impl Association {
     }
 
     /// Length of the segment that may leave now.
-    fn data_length(&mut self, config: &RdConfig, now: Instant) -> Option<u16> {
+    fn data_length(&mut self, now: Instant) -> Option<u16> {
         let Some(length) = self.outbound.peek() else {
             self.limited = false;
             return None;
         };
-        let datagram = u64::from(config.datagram);
+        let datagram = u64::from(self.datagram);
         let in_flight = self.recovery.in_flight();
         let octets = u64::try_from(envelope::OVERHEAD + SEGMENT_OVERHEAD).ok()? + u64::from(length);
         if self.probes > 0 {

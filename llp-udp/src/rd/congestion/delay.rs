@@ -31,6 +31,12 @@ impl Delay {
         }
     }
 
+    pub(super) fn set_datagram(&mut self, datagram: u64, minimum: u64) {
+        self.datagram = datagram;
+        self.minimum = minimum;
+        self.window = self.window.max(minimum);
+    }
+
     pub(super) const fn window(&self) -> u64 {
         self.window
     }

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::rd::congestion::Algorithm;
 use crate::rd::envelope;
 use crate::rd::frame::CloseReason;
 
@@ -34,8 +35,13 @@ impl End {
         }
     }
 
-    /// Posts a message of some segments, each of `length` octets.
+    /// Posts a message of some segments, each of `length` octets, on a path of an Ethernet.
     fn post(&mut self, to: u16, segments: u32, length: u16) {
+        self.post_on(1472, to, segments, length);
+    }
+
+    /// Posts a message on a path with datagrams of so many octets.
+    fn post_on(&mut self, path: u16, to: u16, segments: u32, length: u16) {
         let post = Post {
             token: 1,
             segments,
@@ -45,7 +51,7 @@ impl End {
             stream: None,
             receive: false,
         };
-        self.endpoint.post(self.now, peer(to), u16::MAX, post);
+        self.endpoint.post(self.now, peer(to), path, post);
     }
 
     /// The datagrams that leave now for an end.
@@ -176,27 +182,38 @@ fn a_peer_that_answers_is_validated() {
     assert_eq!(server.endpoint.associations(), 4);
 }
 
-/// Datagrams have the length of their path, and no more than the end's attribute.
+/// Datagrams have the length of their path, that of the latest post, and the first window is ten of them.
 #[test]
 fn datagrams_have_the_length_of_their_path() {
-    let (mut client, _) = ends(|config| config.datagram = 1400);
+    let (mut client, _) = ends(|_| ());
     assert_eq!(client.endpoint.datagram(peer(SERVER)), None);
-    let post = Post {
-        token: 1,
-        segments: 3,
-        length: 500,
-        last_length: 500,
-        trailer: None,
-        stream: None,
-        receive: false,
-    };
-    for (path, length) in [(600, 600), (9000, 1400), (700, 700)] {
-        client.endpoint.post(client.now, peer(SERVER), path, post);
-        assert_eq!(client.endpoint.datagram(peer(SERVER)), Some(length));
+    for path in [600, 9000, 700] {
+        client.post_on(path, SERVER, 30, 500);
+        assert_eq!(client.endpoint.datagram(peer(SERVER)), Some(path));
     }
     let datagrams = client.transmit(SERVER);
-    assert!(!datagrams.is_empty());
     assert!(datagrams.iter().all(|it| it.len() <= 700));
+    assert_eq!(octets(&datagrams) / 1000, 14, "14,720 octets, the least");
+    let (mut client, _) = ends(|_| ());
+    client.post_on(9000, SERVER, 30, 8900);
+    let sent = octets(&client.transmit(SERVER));
+    assert!((80_000..=90_000).contains(&sent), "{sent}");
+}
+
+/// The window takes a datagram also where datagrams become longer than it was.
+#[test]
+fn datagrams_longer_than_the_window_leave() {
+    for algorithm in [Algorithm::Cubic, Algorithm::Delay] {
+        let (mut client, mut server) = ends(|config| config.algorithm = algorithm);
+        client.post(SERVER, 1, 64);
+        client.carry(&mut server);
+        server.now += Duration::from_millis(2);
+        client.now = server.now;
+        server.carry(&mut client);
+        client.post_on(16_512, SERVER, 4, 16_400);
+        let longest = client.transmit(SERVER).iter().map(Vec::len).max();
+        assert!(longest > Some(16_400), "{algorithm:?}: {longest:?}");
+    }
 }
 
 /// Datagrams that left before the first answer have neither identifier nor hello: they belong to the association of the hello before them,

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use dgiwarp_ddp::error::TaggedError;
-use dgiwarp_llp_udp::Peer;
 use dgiwarp_llp_udp::rd::frame::SegmentHeader;
 use dgiwarp_llp_udp::rd::{Cause, Endpoint, Verdict};
+use dgiwarp_llp_udp::{PathKind, Peer};
 use dgiwarp_memory::Placeable;
 use dgiwarp_rdmap::stream::StreamError;
 use dgiwarp_rdmap::wire::Cause as Terminated;
@@ -22,10 +22,21 @@ use crate::cq_ring::CompletionSink;
 use crate::mr::{MrTable, StreamId};
 use crate::recv_queue::Tables;
 use crate::sges::scatter;
-use crate::types::WcStatus;
+use crate::types::{Route, WcStatus};
 
+/// Longest datagram within a host in octets: 16 KiB of a message, and headers.
+const LOOPBACK_DATAGRAM: u16 = 16_512;
 /// Reads and atomics outstanding to one peer (§7).
 pub(super) const ORD: usize = 16;
+
+/// Longest datagram of a route in octets. Between hosts it has no more than `network`, which every path of an Ethernet takes.
+fn longest(route: &Route, now: Instant, network: u16) -> u16 {
+    let most = match route.path_kind() {
+        PathKind::Loopback { .. } => LOOPBACK_DATAGRAM,
+        PathKind::Network => network,
+    };
+    route.limit(now).get().min(most)
+}
 
 /// End of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -257,7 +268,7 @@ impl Outbound {
             if write {
                 to.requests.push(token);
             }
-            let datagram = posted.wqe.route.limit(now).get().min(self.datagram);
+            let datagram = longest(&posted.wqe.route, now, self.datagram);
             let post = cut(token, &posted.wqe.send, datagram);
             posted.payload = u32::from(post.length) - header_of(posted.wqe.send.work);
             endpoint.post(now, peer, datagram, post);
