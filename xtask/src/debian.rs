@@ -157,6 +157,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Process, Name::Interop],
     },
     Package {
+        name: "iperf3",
+        proof: Proof::Program("iperf3"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "curl",
         proof: Proof::Program("curl"),
         groups: &[Name::Debian],
@@ -179,6 +184,21 @@ pub const PACKAGES: &[Package] = &[
     Package {
         name: "valgrind",
         proof: Proof::Program("valgrind"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "gzip",
+        proof: Proof::Program("gzip"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "dash",
+        proof: Proof::Program("sh"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "bash",
+        proof: Proof::Program("bash"),
         groups: &[Name::Debian],
     },
     Package {

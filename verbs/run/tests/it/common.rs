@@ -9,13 +9,18 @@ pub(crate) mod session;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use xtask::debian::PACKAGES;
 pub(crate) use xtask::skips::skip;
 
 /// The wrapper under test.
 pub(crate) const RUN: &str = env!("CARGO_BIN_EXE_dgiwarp-run");
 
-/// Whether a program is in `PATH`; if not, the test is skipped.
+/// Whether a program is in `PATH`; if not, the test is skipped. The test command installs its package.
 pub(crate) fn have(test: &str, program: &str, package: &str) -> bool {
+    assert!(
+        PACKAGES.iter().any(|it| it.name == package),
+        "{package} is not among the packages of the test command"
+    );
     let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .any(|directory| directory.join(program).is_file());
     if !found {

@@ -46,8 +46,8 @@ fn scripts_find_the_device() {
     const SCRIPT: &str = "cd /sys/class/infiniband && echo * && cd dgiwarp0/ports && echo */state && cat 1/state && pwd -P \
         && cd ../.. && pwd -P && cd .. && pwd -P";
     const SHOWN: &str = "dgiwarp0\n1/state\n4: ACTIVE\n/sys/class/infiniband/dgiwarp0/ports\n/sys/class/infiniband\n/sys/class\n";
-    for shell in ["sh", "bash"] {
-        if have("scripts_find_the_device", shell, shell) {
+    for (shell, package) in [("sh", "dash"), ("bash", "bash")] {
+        if have("scripts_find_the_device", shell, package) {
             let output = succeed(Command::new(RUN).args([shell, "-c", SCRIPT]));
             assert_eq!(String::from_utf8_lossy(&output.stdout), SHOWN, "{shell}");
         }
