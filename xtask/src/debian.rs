@@ -87,6 +87,16 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Soak],
     },
     Package {
+        name: "python3-mpi4py",
+        proof: Proof::File("/usr/lib/python3/dist-packages/mpi4py"),
+        groups: &[Name::Soak],
+    },
+    Package {
+        name: "python3-pip",
+        proof: Proof::Program("pip3"),
+        groups: &[Name::Soak],
+    },
+    Package {
         name: "gcc-aarch64-linux-gnu",
         proof: Proof::Program("aarch64-linux-gnu-gcc"),
         groups: &[Name::Soak],

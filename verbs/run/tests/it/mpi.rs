@@ -409,3 +409,58 @@ fn soak_hpcc() {
         }
     }
 }
+
+/// mpi4py's own tests, but for those that the page of the book names: they fail without dgiwarp too, or ask UCX for an order that it does not give.
+#[test]
+#[ignore = "three minutes"]
+fn soak_mpi4py() {
+    const PACKAGE: &str = "/usr/lib/python3/dist-packages/mpi4py";
+    const WITHOUT: [&str; 3] = ["test_win", "test_spawn", "test_dynproc"];
+    const UNORDERED: &str = "testGetAccumulate";
+    let test = "soak_mpi4py";
+    if !have(test, "pip3", "python3-pip") {
+        return;
+    }
+    if !Path::new(PACKAGE).is_dir() {
+        return skips::skip(test, "mpi4py is missing (Debian package python3-mpi4py)");
+    }
+    let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(stage) = Stage::new(OpenMpi) else {
+        return;
+    };
+    let in_stage = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        let status = command
+            .args(arguments)
+            .current_dir(stage.folder.path())
+            .status();
+        assert!(status.is_ok_and(|it| it.success()), "{command:?}");
+    };
+    // Debian's package has no tests; they are in the sources of its release.
+    let download = ["-m", "pip", "download", "--quiet", "--no-deps"];
+    let release = ["--no-binary=:all:", "mpi4py==3.1.4"];
+    in_stage("/usr/bin/python3", &[&download[..], &release].concat());
+    in_stage("tar", &["-xf", "mpi4py-3.1.4.tar.gz"]);
+    for transport in [Rc, Ud] {
+        for ranks in [1, 2] {
+            let row = row(OpenMpi, transport, ranks, Here, NO_FAULT, 0, &[]);
+            let Some(mut command) = stage.command(&row, 900) else {
+                return;
+            };
+            command.args(["/usr/bin/python3", "mpi4py-3.1.4/test/runtests.py"]);
+            command.args(["--no-builddir", "--verbose"]);
+            for name in WITHOUT {
+                command.args(["--exclude", name]);
+            }
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            let wrong = |line: &&str| {
+                (line.starts_with("FAIL: ") || line.starts_with("ERROR: "))
+                    && !(transport == Ud && line.contains(UNORDERED))
+            };
+            let ran = said.lines().filter(|line| line.starts_with("Ran "));
+            let ended = ran.count() == ranks && said.lines().filter(wrong).count() == 0;
+            assert!(ended, "{row:?}: {}\n{said}", output.status);
+        }
+    }
+}
