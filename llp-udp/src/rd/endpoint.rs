@@ -386,7 +386,7 @@ impl Endpoint {
         true
     }
 
-    /// The association may have output, and another timeout.
+    /// The association may have output. Its timer is set behind that, by [`poll_transmit`](Self::poll_transmit).
     fn touch(&mut self, at: usize) {
         if let Some(association) = self.table.get_mut(at)
             && !association.queued
@@ -394,7 +394,6 @@ impl Endpoint {
             association.queued = true;
             self.ready.push_back(at);
         }
-        self.table.set_timer(&self.config, at);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
@@ -414,18 +413,8 @@ impl Endpoint {
                     let reason = (cause == Cause::Flushed).then_some(CloseReason::Done);
                     self.end(now, at, Ended { cause, reason });
                 }
-                None => self.queue(at),
+                None => self.touch(at),
             }
-        }
-        // Timers are set anew behind the output that they cause.
-    }
-
-    fn queue(&mut self, at: usize) {
-        if let Some(association) = self.table.get_mut(at)
-            && !association.queued
-        {
-            association.queued = true;
-            self.ready.push_back(at);
         }
     }
 

@@ -124,6 +124,7 @@ impl<'a, P: Payload + ?Sized> Frames<'a, P> {
         Self { rest: Some(octets) }
     }
 
+    #[inline]
     fn take(&mut self, rest: PayloadSlice<'a, P>) -> Result<Frame<'a, P>, Malformed> {
         let left = rest.len();
         let [kind, flags, high, low] = *rest.head(&mut [0; HEADER_LEN]) else {
@@ -146,6 +147,7 @@ impl<'a, P: Payload + ?Sized> Frames<'a, P> {
 }
 
 /// `None` for a body whose length is not its type's.
+#[inline]
 fn parse<P: Payload + ?Sized>(
     kind: u8,
     flags: u8,
@@ -186,6 +188,7 @@ fn parse<P: Payload + ?Sized>(
 impl<'a, P: Payload + ?Sized> Iterator for Frames<'a, P> {
     type Item = Result<Frame<'a, P>, Malformed>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         let rest = self.rest.take().filter(|rest| !rest.is_empty())?;
         let taken = self.take(rest);
