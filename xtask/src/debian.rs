@@ -102,6 +102,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Soak],
     },
     Package {
+        name: "libc6-dev-arm64-cross",
+        proof: Proof::File("/usr/aarch64-linux-gnu/lib/crti.o"),
+        groups: &[Name::Soak],
+    },
+    Package {
         name: "perftest",
         proof: Proof::Program("ib_write_bw"),
         groups: &[Name::Debian],
