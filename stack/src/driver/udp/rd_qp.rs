@@ -1,6 +1,7 @@
 //! A reliable datagram QP: its engine with its ports, shared by posting and polling threads.
 
 use std::io;
+use std::iter;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -431,7 +432,10 @@ impl RdShared {
         }) && clock::now() < deadline
         {
             self.run(|inner| {
-                let mut fds = [PollFd::new(inner.ports.main().as_fd(), PollFlags::POLLIN)];
+                let ports = iter::once(inner.ports.main()).chain(inner.ports.siblings());
+                let mut fds: Vec<_> = ports
+                    .map(|port| PollFd::new(port.as_fd(), PollFlags::POLLIN))
+                    .collect();
                 let _ = poll(&mut fds, PollTimeout::from(CLOSING_POLL));
             });
         }
