@@ -433,9 +433,13 @@ impl Endpoint {
             cause: ended.cause,
         });
         if let Some(reason) = ended.reason {
+            let budget = association.budget();
             let mut out = Vec::new();
             association.emit_close(&self.config, now, &Close::new(reason), &mut out);
-            self.answer(association.address, out);
+            // An address that is not validated hears nothing beyond its share.
+            if out.len() as u64 <= budget {
+                self.answer(association.address, out);
+            }
         }
         self.former.add(now, &association);
     }

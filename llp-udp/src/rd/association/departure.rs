@@ -108,7 +108,7 @@ impl Association {
     }
 
     /// Octets that may be sent to the peer's address.
-    const fn budget(&self) -> u64 {
+    pub(in crate::rd) const fn budget(&self) -> u64 {
         match self.unvalidated {
             Some((received, sent)) => (3 * received).saturating_sub(sent),
             None => u64::MAX,

@@ -126,6 +126,33 @@ fn an_address_that_is_not_validated_gets_three_times_what_came_from_it() {
     assert!(octets(&server.transmit(CLIENT)) > 3 * octets(&question));
 }
 
+/// The end of an association is silent where its CLOSE would be more than that.
+#[test]
+fn a_close_keeps_to_three_times_what_came() {
+    for spent in [true, false] {
+        let (mut client, mut server) = ends(|_| ());
+        client.post(SERVER, 1, 64);
+        let question = client.transmit(SERVER);
+        server.receive(CLIENT, &question[0]).unwrap();
+        let share = 3 * octets(&question);
+        let mut sent = 0;
+        if spent {
+            // Messages of which each takes some, until nothing fits.
+            for _ in 0..20 {
+                server.post(CLIENT, 1, 12);
+                server.now += Duration::from_millis(100);
+                server.endpoint.handle_timeout(server.now);
+                sent += octets(&server.transmit(CLIENT));
+            }
+            assert!(sent + 48 > share, "{sent} of {share}");
+        }
+        server.endpoint.close(server.now, peer(CLIENT));
+        let close = octets(&server.transmit(CLIENT));
+        assert!(sent + close <= share, "{sent} and {close} of {share}");
+        assert_eq!(close == 0, spent);
+    }
+}
+
 /// Peers that are not validated have a limit of their own; the next one is asked for its cookie. Peers that are validated and those that
 /// this end opened associations with do not count.
 #[test]
