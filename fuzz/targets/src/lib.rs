@@ -11,6 +11,7 @@ mod deframer;
 mod lane;
 pub mod mutation;
 mod parsers;
+mod reliable;
 mod sockets;
 
 use std::sync::OnceLock;
@@ -23,6 +24,7 @@ pub use dgiwarp_verbs::fuzzing::work_requests;
 #[cfg(feature = "engine")]
 pub use lane::lane;
 pub use parsers::parsers;
+pub use reliable::reliable;
 pub use sockets::sockets;
 
 /// When everything begins. An instant cannot be made otherwise, and which one it is makes no difference.
@@ -79,6 +81,12 @@ pub const TARGETS: &[Target] = &[
         about: "what the conformance tester reads of others",
         longest: 4096,
         run: captures,
+    },
+    Target {
+        name: "reliable",
+        about: "reliable datagrams: an end of associations under peers that do as they like",
+        longest: 2048,
+        run: reliable,
     },
     Target {
         name: "sockets",
