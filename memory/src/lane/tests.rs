@@ -85,6 +85,24 @@ proptest! {
     }
 }
 
+/// Pieces begin and end anywhere in what is published at a time.
+#[test]
+fn long_pieces_arrive_as_they_were() {
+    let mut pair = pair(18);
+    let octets: Vec<u8> = (0..90_000usize)
+        .map(|at| u8::try_from(at % 249).unwrap())
+        .collect();
+    let (first, rest) = octets.split_at(20_000);
+    let (second, third) = rest.split_at(9000);
+    let pieces = [first, second, third].map(Piece::Bytes);
+    assert_eq!(pair.ours.0.write(&pieces), Ok(0));
+    assert!(pair.ours.0.grow(true));
+    assert_eq!(pair.ours.0.write(&pieces), Ok(90_000));
+    let mut received = vec![0; 100_000];
+    assert_eq!(pair.theirs.1.read(&mut received), Ok((90_000, false)));
+    assert_eq!(received[..90_000], octets);
+}
+
 #[test]
 fn both_directions_are_lanes_of_their_own() {
     let mut pair = pair(16);

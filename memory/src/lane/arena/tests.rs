@@ -53,7 +53,12 @@ fn a_file_has_the_length_of_an_arena() {
 
 #[test]
 fn a_file_has_all_seals() {
-    for missing in [libc::F_SEAL_SHRINK, libc::F_SEAL_GROW, libc::F_SEAL_SEAL] {
+    for missing in [
+        libc::F_SEAL_SHRINK,
+        libc::F_SEAL_GROW,
+        libc::F_SEAL_SEAL,
+        SEALS,
+    ] {
         let seals = SEALS & !missing;
         let file = file(Arena::FIRST_OCTETS, seals);
         let refused = OfferedArena::check(file.as_fd());

@@ -73,6 +73,16 @@ fn the_descriptor_is_that_of_the_file_and_closes_on_exec() {
     assert_eq!(flags, libc::FD_CLOEXEC);
 }
 
+/// On sockets of datagrams a message may have no octet.
+#[test]
+fn a_message_without_octets_has_its_descriptor() {
+    let (ours, theirs) = UnixDatagram::pair().unwrap();
+    let fd = temporary();
+    send_with_descriptor(ours.as_fd(), b"", fd.as_fd()).unwrap();
+    let (len, got) = receive_with_descriptor(theirs.as_fd(), &mut [0; 4]).unwrap();
+    assert_eq!((len, identity(&got.unwrap())), (0, identity(&fd)));
+}
+
 #[test]
 fn a_second_descriptor_is_closed() {
     let (ours, theirs) = UnixDatagram::pair().unwrap();
