@@ -25,10 +25,9 @@ const EPOCH: u32 = 7;
 /// Octets of a segment at most.
 const SEGMENT: u16 = 400;
 
-/// What an address was sent, received, and showed.
+/// Octets from and to an address.
 #[derive(Debug, Default)]
 struct Address {
-    /// Octets from and to it.
     received: u64,
     sent: u64,
     /// It may have shown that it receives: from then on it gets what it likes.
@@ -158,7 +157,7 @@ impl World {
                 Err(_) => (0, None),
             },
         };
-        // Whoever has an identifier received it where the end sent it.
+        // An identifier is known where the end sent it.
         if let Some(told) = told {
             self.address(told).known = true;
             self.address(from).known = true;

@@ -242,7 +242,7 @@ impl Association {
         self.probes = 1;
     }
 
-    /// Sets the longest datagram of the path. The first window follows it (RFC 9002 §7.2).
+    /// Sets the longest datagram of the path. The first window follows it, as in RFC 9002.
     pub(super) fn set_datagram(&mut self, config: &RdConfig, octets: u16) {
         if self.datagram == octets {
             return;

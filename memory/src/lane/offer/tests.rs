@@ -63,7 +63,7 @@ fn the_descriptor_is_that_of_the_file_and_closes_on_exec() {
     let fd = temporary();
     send_with_descriptor(ours.as_fd(), b"one", fd.as_fd()).unwrap();
     let mut octets = [0; 2];
-    // What does not fit is cut off, as `recvmsg(2)` does.
+    // Octets that do not fit are cut off, as by `recvmsg(2)`.
     let (len, got) = receive_with_descriptor(theirs.as_fd(), &mut octets).unwrap();
     let got = got.unwrap();
     assert_eq!((len, &octets), (2, b"on"));
