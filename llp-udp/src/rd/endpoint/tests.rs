@@ -227,6 +227,30 @@ fn datagrams_have_the_length_of_their_path() {
     assert!((80_000..=90_000).contains(&sent), "{sent}");
 }
 
+/// Peers that send at once share the window, and each has two datagrams of its own length.
+#[test]
+fn a_share_of_the_window_takes_two_datagrams() {
+    let (_, mut server) = ends(|config| config.window = 4000);
+    for (port, path) in [(10, 1472), (11, 1472), (12, 9000)] {
+        let mut sender = End::new(port, server.now, |_| ());
+        sender.post_on(path, SERVER, 1, path - 100);
+        let sent = sender.transmit(SERVER);
+        server.receive(port, &sent[0]).unwrap();
+        server.now += Duration::from_millis(11);
+        let answers = server.transmit(port);
+        let windows = answers.iter().flat_map(|datagram| {
+            let (_, frames) = Envelope::open::<[u8]>(datagram[..].into()).unwrap();
+            Frames::new(frames).filter_map(|frame| match frame.unwrap() {
+                Frame::Credit(credit) => Some(credit.window),
+                _ => None,
+            })
+        });
+        // The first one has all of it.
+        let least = 2 * u32::try_from(sent[0].len().max(1472)).unwrap();
+        assert_eq!(windows.last(), (port > 10).then_some(least), "{port}");
+    }
+}
+
 /// The window takes a datagram also where datagrams become longer than it was.
 #[test]
 fn datagrams_longer_than_the_window_leave() {
