@@ -18,6 +18,7 @@ const CREDIT: usize = HEADER_LEN + 8;
 const NOT_READY: usize = HEADER_LEN + 16;
 const ERROR: usize = HEADER_LEN + 8;
 const PING: usize = HEADER_LEN + 8;
+const CLOSE: usize = HEADER_LEN + 16;
 /// Octets of a datagram that proves an address.
 pub(super) const CHALLENGE: usize = envelope::OVERHEAD + PING;
 /// Ranges of an acknowledgement beside a segment, and of one alone.
@@ -318,7 +319,7 @@ impl Association {
         Some(challenge.address)
     }
 
-    /// Appends a datagram that ends the association.
+    /// Appends a datagram that ends the association, and acknowledges before that what arrived: the peer's messages that are placed have not failed.
     pub(in crate::rd) fn emit_close(
         &mut self,
         config: &RdConfig,
@@ -328,6 +329,10 @@ impl Association {
     ) {
         let start = out.len();
         self.emit_head(config, now, false, out);
+        let budget = usize::try_from(self.budget()).unwrap_or(usize::MAX);
+        let room = usize::from(self.datagram).min(budget);
+        let room = room.saturating_sub(envelope::OVERHEAD + CLOSE);
+        self.emit_control(now, room, false, &mut Contents::default(), out);
         close.emit(out);
         envelope::seal(out, start);
         self.on_sent(now, out.len() - start, None);

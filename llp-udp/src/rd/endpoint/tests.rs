@@ -153,6 +153,26 @@ fn a_close_keeps_to_three_times_what_came() {
     }
 }
 
+/// The end of an association acknowledges what arrived: a message that is placed does not fail because its acknowledgement waited or was lost.
+#[test]
+fn a_close_acknowledges_what_arrived() {
+    let (mut client, mut server) = ends(|config| config.polls = true);
+    client.post(SERVER, 1, 64);
+    client.carry(&mut server);
+    server.post(CLIENT, 1, 64);
+    server.carry(&mut client);
+    // All that the client sends from now on is lost, but for the last one.
+    client.endpoint.close(client.now, peer(SERVER));
+    let close = client.transmit(SERVER).pop().unwrap();
+    server.receive(CLIENT, &close).unwrap();
+    let mut completed = false;
+    while let Some(event) = server.endpoint.poll_event() {
+        completed |= matches!(event, Event::Completed { .. });
+        assert!(!matches!(event, Event::Failed { .. }), "{event:?}");
+    }
+    assert!(completed);
+}
+
 /// Peers that are not validated have a limit of their own; the next one is asked for its cookie. Peers that are validated and those that
 /// this end opened associations with do not count.
 #[test]
