@@ -13,6 +13,8 @@ use dgiwarp::{
     Access, Buffer, Config, Cq, MpaConfig, Mr, RcListener, RcOperation, RcQp, RcQpAttr, RcSendWr,
     ReadDepths, RecvWr, Rnic, SameHostMode, Wc, WcStatus,
 };
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 const SOON: Duration = Duration::from_secs(60);
 const DEPTHS: ReadDepths = ReadDepths { ird: 4, ord: 4 };
@@ -522,12 +524,9 @@ fn arenas() -> usize {
     maps.matches("memfd:dgiwarp-lanes").count()
 }
 
-fn signal(process: &Process, name: &str) {
-    let id = process.id().to_string();
-    let sent = std::process::Command::new("kill")
-        .args([name, &id])
-        .status();
-    assert!(sent.unwrap().success());
+fn send(process: &Process, signal: Signal) {
+    let id = i32::try_from(process.id()).unwrap();
+    kill(Pid::from_raw(id), signal).unwrap();
 }
 
 /// Kills peer processes amid their exchanges, of which each has [`CONNECTIONS`] connections: each end is reported, no octet is wrong, nothing is left.
@@ -557,12 +556,12 @@ fn kill_peers(test: &str, rounds: u64) {
         drive(&mut all, |_| now() >= until);
         if round % 4 == 1 {
             // A process that is stopped is not gone: nothing ends, and no call waits for it.
-            signal(&process, "-STOP");
+            send(&process, Signal::SIGSTOP);
             let until = now() + Duration::from_millis(30);
             drive(&mut all, |_| now() >= until);
             assert!(all.iter().all(|it| !it.over));
             if round % 8 == 1 {
-                signal(&process, "-CONT");
+                send(&process, Signal::SIGCONT);
                 let before: Vec<usize> = all.iter().map(|it| it.received).collect();
                 let moved = |(it, before): (&Exchange, &usize)| it.received > *before;
                 drive(&mut all, |all| all.iter().zip(&before).all(moved));

@@ -155,7 +155,9 @@ fn lftp() {
         Command::new("lftp")
             .args([&url, "-e", script])
             .current_dir(place.here.path())
-            .env("HOME", place.here.path()),
+            .env("HOME", place.here.path())
+            // Other names than ASCII's are none to it otherwise.
+            .env("LC_ALL", "C.UTF-8"),
     );
     let said = String::from_utf8_lossy(&run.stderr);
     place.stored("up2");
