@@ -101,6 +101,15 @@ fn ends(change: impl Fn(&mut RdConfig)) -> (End, End) {
     (end(CLIENT), end(SERVER))
 }
 
+/// A message and its acknowledgement: each end has the other's identifier.
+fn acquaint(client: &mut End, server: &mut End) {
+    client.post(SERVER, 1, 64);
+    client.carry(server);
+    server.now += Duration::from_millis(2);
+    client.now = server.now;
+    server.carry(client);
+}
+
 fn octets(datagrams: &[Vec<u8>]) -> usize {
     datagrams.iter().map(Vec::len).sum()
 }
@@ -276,11 +285,7 @@ fn a_share_of_the_window_takes_two_datagrams() {
 fn datagrams_longer_than_the_window_leave() {
     for algorithm in [Algorithm::Cubic, Algorithm::Delay] {
         let (mut client, mut server) = ends(|config| config.algorithm = algorithm);
-        client.post(SERVER, 1, 64);
-        client.carry(&mut server);
-        server.now += Duration::from_millis(2);
-        client.now = server.now;
-        server.carry(&mut client);
+        acquaint(&mut client, &mut server);
         client.post_on(16_512, SERVER, 4, 16_400);
         let longest = client.transmit(SERVER).iter().map(Vec::len).max();
         assert!(longest > Some(16_400), "{algorithm:?}: {longest:?}");
@@ -326,11 +331,7 @@ fn datagrams_before_the_first_answer_follow_a_hello() {
 #[test]
 fn a_close_names_a_datagram_in_flight() {
     let (mut client, mut server) = ends(|_| ());
-    client.post(SERVER, 1, 64);
-    client.carry(&mut server);
-    server.now += Duration::from_millis(2);
-    client.now = server.now;
-    server.carry(&mut client);
+    acquaint(&mut client, &mut server);
     client.post(SERVER, 1, 64);
     let datagram = client.transmit(SERVER).remove(0);
     // The server's end has another life, and knows nothing of it.

@@ -130,22 +130,29 @@ impl RdSink<'_> {
         singly: bool,
     ) -> io::Result<usize> {
         let mut icmp_errors = IcmpErrors::default();
-        let icmp_errors = &mut icmp_errors;
-        let transmission = match self.ports.own(self.now, peer, from) {
-            Some(port) => Transmission {
+        if let Some(port) = self.ports.own(self.now, peer, from) {
+            let transmission = Transmission {
                 port,
                 to: None,
                 leave: Leave::default(),
-                icmp_errors,
-            },
-            None => Transmission {
-                port: self.ports.main(),
-                to: peer.socket_addr(),
-                leave: from.into(),
-                icmp_errors,
-            },
+                icmp_errors: &mut icmp_errors,
+            };
+            return transmission.carry(pieces, train, singly);
+        }
+        let transmission = Transmission {
+            port: self.ports.main(),
+            to: peer.socket_addr(),
+            leave: from.into(),
+            icmp_errors: &mut icmp_errors,
         };
-        transmission.carry(pieces, train, singly)
+        let sent = transmission.carry(pieces, train, singly);
+        if let Some(local) = from
+            && sent.is_ok()
+            && let Advice::Connect(index) = self.ports.note(self.now, 0, peer)
+        {
+            self.connect = Some((index, peer, local));
+        }
+        sent
     }
 }
 
@@ -171,12 +178,6 @@ impl DatagramSink for RdSink<'_> {
         {
             *self.singly = true;
             sent = self.carry(peer, from, &pieces, train, true);
-        }
-        if let Some(local) = from
-            && self.ports.own(self.now, peer, from).is_none()
-            && let Advice::Connect(index) = self.ports.note(self.now, 0, peer)
-        {
-            self.connect = Some((index, peer, local));
         }
         match sent {
             Ok(_) => {
