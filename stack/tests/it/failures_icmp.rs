@@ -1,4 +1,4 @@
-//! ICMP errors about datagrams that nobody took: every one reaches the program, and nothing else changes.
+//! ICMP errors about datagrams that nobody took: every one reaches the program, but for floods of them, and nothing else changes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -84,6 +84,29 @@ fn more_than_the_queue_holds_is_counted() {
     assert_eq!(node.qp.counters().errors_lost, 1000 - 256);
     assert_eq!(entries(&node.qp, 256), vec![refused(nobody); 256]);
     assert_eq!(node.qp.poll_error(), None);
+    assert_eq!(node.qp.counters().send_errors, 0);
+}
+
+/// Errors about many peers, none of which has a socket of its own, are told up to a number, and again when the flood is over. All Sends succeed.
+#[test]
+fn a_flood_of_errors_is_told_in_part() {
+    let node = Node::new(64);
+    let peers: Vec<_> = (0..32)
+        .map(|_| to_nobody(&node, Ipv4Addr::LOCALHOST.into()))
+        .collect();
+    let errors = |told: usize| told as u64 + node.qp.counters().errors_lost;
+    for _ in 0..64 {
+        peers.iter().for_each(|peer| send(&node, &peer.0, 1));
+    }
+    let mut told = entries(&node.qp, 256).len();
+    let before = errors(told);
+    assert!(before < 64 * 32, "{before}");
+    common::sleep(Duration::from_millis(600));
+    wait_until(SOON, "errors are told again", || {
+        send(&node, &peers[0].0, 1);
+        told += std::iter::from_fn(|| node.qp.poll_error()).count();
+        errors(told) > before
+    });
     assert_eq!(node.qp.counters().send_errors, 0);
 }
 

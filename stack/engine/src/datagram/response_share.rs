@@ -3,7 +3,7 @@
 //! A requester that reads without end must not keep datagrams of others waiting, nor what the program itself posts. Requesters
 //! are served in turn, a train each ([`Responder`](dgiwarp_rdmap::datagram::read::Responder)), and have turns by class. Validated ones
 //! come first; while much arrives, all of them together get a quarter of the time. Unvalidated ones, whose requests cost nothing to forge,
-//! share a quarter of the time, however little else there is to do, and an eighth while much arrives: a flood of them leaves the time to others.
+//! share a quarter of the time, however little else there is to do: a flood of them leaves the time to others.
 //! Once it is used up they wait on a timer, so that they keep no thread awake.
 
 use std::time::{Duration, Instant};
@@ -20,10 +20,8 @@ const BUSY_OCTETS: usize = 32_768;
 const PAUSE: u32 = 3;
 /// Most trains of one turn of unvalidated requesters.
 const UNVALIDATED_TRAINS: usize = 8;
-/// Inverse of the part of the time that unvalidated requesters share while little arrives.
+/// Inverse of the part of the time that unvalidated requesters share.
 const PART: u32 = 4;
-/// Inverse of their part while much arrives.
-const BUSY_PART: u32 = 8;
 /// Time whose part unvalidated requesters may use at once.
 const BURST: Duration = Duration::from_millis(8);
 /// Shortest wait of unvalidated requesters once their part is used up.
@@ -44,8 +42,6 @@ pub(super) struct Turn {
     pub(super) octets: usize,
     /// Posted messages take turns with the responses.
     pub(super) with_posted: bool,
-    /// Inverse of the part of the time that unvalidated requesters share.
-    part: u32,
 }
 
 impl Turn {
@@ -59,21 +55,18 @@ impl Turn {
         trains: VALIDATED_TRAINS,
         octets: IDLE_OCTETS,
         with_posted: true,
-        part: PART,
     };
     const OF_UNVALIDATED: Self = Self {
         classes: &[Class::Unvalidated],
         trains: UNVALIDATED_TRAINS,
         octets: usize::MAX,
         with_posted: false,
-        part: PART,
     };
     pub(super) const WITHOUT_RESPONSES: Self = Self {
         classes: &[],
         trains: OWN_TRAINS,
         octets: usize::MAX,
         with_posted: true,
-        part: PART,
     };
 }
 
@@ -143,11 +136,7 @@ impl ResponseShare {
                 Stage::Unvalidated => {
                     round.next = Some(Stage::Posted);
                     if has_output(Class::Unvalidated) && self.admits_unvalidated(now) {
-                        let part = if round.is_busy { BUSY_PART } else { PART };
-                        return Some(Turn {
-                            part,
-                            ..Turn::OF_UNVALIDATED
-                        });
+                        return Some(Turn::OF_UNVALIDATED);
                     }
                 }
                 Stage::Posted => {
@@ -178,7 +167,7 @@ impl ResponseShare {
             [Class::Validated] => self.next = Some(ended + took * PAUSE),
             [Class::Unvalidated] => {
                 let even = self.even.map_or(began, |even| even.max(began));
-                self.even = Some(even + took * turn.part);
+                self.even = Some(even + took * PART);
             }
             _ => {}
         }
@@ -276,14 +265,14 @@ mod tests {
         assert_eq!(round(&mut share, &mut now, true, took), BOTH);
     }
 
-    /// A quarter of the time and no more, in whatever pieces it is spent, and an eighth while much arrives.
+    /// A quarter of the time and no more, in whatever pieces it is spent.
     #[test]
     fn unvalidated_requesters_share_a_small_part() {
-        for (is_busy, micros, pause, part) in [
-            (false, 10, 3, PART),
-            (true, 10, 3, BUSY_PART),
-            (true, 700, 50, BUSY_PART),
-            (false, 700, 50, PART),
+        for (is_busy, micros, pause) in [
+            (false, 10, 3),
+            (true, 10, 3),
+            (true, 700, 50),
+            (false, 700, 50),
         ] {
             let took = Duration::from_micros(micros);
             let mut share = ResponseShare::default();
@@ -296,8 +285,8 @@ mod tests {
                 share.handle_timeout(now);
             }
             let all = now - start;
-            assert!(spent * part <= all + BURST * 2, "{spent:?} of {all:?}");
-            assert!(spent * (part + part / 2) >= all, "{spent:?} of {all:?}");
+            assert!(spent * PART <= all + BURST * 2, "{spent:?} of {all:?}");
+            assert!(spent * (PART + PART / 2) >= all, "{spent:?} of {all:?}");
         }
     }
 

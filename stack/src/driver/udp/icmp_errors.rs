@@ -5,12 +5,14 @@
 //! read, or threads that sleep on the socket are woken at once.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use dgiwarp_llp_udp::Peer;
 use nix::libc;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 
+use crate::driver::udp::port::Port;
 use crate::driver::udp::socket::socket_addr;
 
 /// ICMP errors kept of one turn of work.
@@ -19,6 +21,13 @@ const MAX_ERRORS: usize = 32;
 const MAX_READ: usize = 64;
 /// Octets for the control messages of one error: the error with the address of its reporter, and packet information.
 const CONTROL: usize = 256;
+
+/// ICMP errors of an unconnected port within [`PERIOD`] beyond which it has a flood of them.
+const FLOOD: u64 = 256;
+/// Time in which ICMP errors are counted.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Time for which the kernel reports no ICMP errors of a flood.
+const SILENCE: Duration = Duration::from_millis(500);
 
 /// One ICMP error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +44,8 @@ pub(crate) struct IcmpErrors {
     kept: ArrayVec<IcmpError, MAX_ERRORS>,
     /// Errors read and not kept.
     lost: u64,
+    /// Errors of an unconnected port.
+    unconnected: u64,
 }
 
 impl IcmpErrors {
@@ -51,12 +62,12 @@ impl IcmpErrors {
         self.lost
     }
 
-    /// Reads the error queue of a socket. Returns the number of ICMP errors. Errors of this host's own kernel
+    /// Reads the error queue of a port. Returns the number of ICMP errors. Errors of this host's own kernel
     /// are not counted and not kept: the call that caused them returned them.
-    pub(crate) fn read(&mut self, socket: &impl AsFd) -> usize {
+    pub(crate) fn read(&mut self, port: &Port) -> usize {
         let mut count = 0;
         for _ in 0..MAX_READ {
-            match read_one(socket) {
+            match read_one(port) {
                 Read::Nothing => break,
                 Read::Local => {}
                 Read::Icmp(icmp_error) => {
@@ -65,7 +76,46 @@ impl IcmpErrors {
                 }
             }
         }
+        if port.connected_from().is_none() {
+            self.unconnected += u64::try_from(count).unwrap_or(u64::MAX);
+        }
         count
+    }
+}
+
+/// Limits the work that ICMP errors of an unconnected port cause. Each costs several system calls, and requests with forged addresses, where nobody receives
+/// the answers, cause one each.
+#[derive(Debug, Default)]
+pub(crate) struct IcmpLimit {
+    /// Beginning of a period, and errors in it.
+    period: Option<(Instant, u64)>,
+    silent_until: Option<Instant>,
+}
+
+impl IcmpLimit {
+    /// Counts errors. Returns whether they are a flood: the kernel is to report none for a while.
+    pub(crate) fn note(&mut self, now: Instant, errors: &IcmpErrors) -> bool {
+        let begun = self
+            .period
+            .filter(|(since, _)| now.saturating_duration_since(*since) < PERIOD);
+        let (since, before) = begun.unwrap_or((now, 0));
+        let count = before + errors.unconnected;
+        self.period = Some((since, count));
+        let flood = count > FLOOD && self.silent_until.is_none();
+        if flood {
+            self.silent_until = Some(now + SILENCE);
+        }
+        flood
+    }
+
+    /// Whether the kernel is to report errors again.
+    #[inline]
+    pub(crate) fn ends(&mut self, now: Instant) -> bool {
+        let ends = self.silent_until.take_if(|until| *until <= now).is_some();
+        if ends {
+            self.period = None;
+        }
+        ends
     }
 }
 
@@ -106,5 +156,48 @@ fn read_one(socket: &impl AsFd) -> Read {
             })
         }
         (Some(_) | None, _) => Read::Local,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::device::clock;
+
+    fn errors(unconnected: u64) -> IcmpErrors {
+        IcmpErrors {
+            unconnected,
+            ..IcmpErrors::default()
+        }
+    }
+
+    #[test]
+    fn a_flood_is_silent_for_a_while() {
+        let start = clock::now();
+        let mut limit = IcmpLimit::default();
+        assert!(!limit.note(start, &errors(FLOOD)));
+        let next = start + PERIOD;
+        assert!(!limit.note(next, &errors(FLOOD)), "another period");
+        assert!(!limit.ends(next), "it was not silent");
+        let last = next + PERIOD - Duration::from_nanos(1);
+        assert!(limit.note(last, &errors(1)));
+        assert!(!limit.note(last, &errors(1)), "it is silent");
+        assert!(!limit.ends(last + SILENCE - Duration::from_nanos(1)));
+        assert!(limit.ends(last + SILENCE));
+        assert!(!limit.ends(last + SILENCE));
+        assert!(
+            !limit.note(last + SILENCE, &errors(FLOOD)),
+            "it begins anew"
+        );
+    }
+
+    #[test]
+    fn errors_of_connected_ports_do_not_count() {
+        let mut limit = IcmpLimit::default();
+        let connected = IcmpErrors {
+            lost: 10 * FLOOD,
+            ..IcmpErrors::default()
+        };
+        assert!(!limit.note(clock::now(), &connected));
     }
 }

@@ -93,6 +93,15 @@ impl Port {
         each!(self, it => it.set_multicast_loop(on))
     }
 
+    /// Sets whether the kernel reports ICMP errors.
+    pub(crate) fn report_errors(&self, report: bool) -> io::Result<()> {
+        match self {
+            Self::Udp(socket) => socket.report_errors(report),
+            #[cfg(test)]
+            Self::Memory(_) => Ok(()),
+        }
+    }
+
     /// Whether a train can be sent with one call.
     #[inline]
     pub(crate) fn sends_trains(&self) -> bool {

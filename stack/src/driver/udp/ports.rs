@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use dgiwarp_llp_udp::Peer;
 
 use crate::driver::reactor::member::SocketIndex;
+use crate::driver::udp::icmp_errors::{IcmpErrors, IcmpLimit};
 use crate::driver::udp::multicast::{HostAddresses, Members};
 use crate::driver::udp::port::Port;
 use crate::{Error, MAX_PEER_SOCKETS};
@@ -52,6 +53,7 @@ pub(crate) struct Ports {
     stays: bool,
     hosts: HostAddresses,
     pub(crate) members: Members,
+    icmp_limit: IcmpLimit,
 }
 
 /// Advice about the socket of a peer, from its traffic.
@@ -81,6 +83,22 @@ impl Ports {
             stays: false,
             hosts: HostAddresses::default(),
             members: Members::default(),
+            icmp_limit: IcmpLimit::default(),
+        }
+    }
+
+    /// Takes note of ICMP errors. In a flood of them the main port has no more reported for a while.
+    pub(crate) fn note_icmp_errors(&mut self, now: Instant, errors: &IcmpErrors) {
+        if self.icmp_limit.note(now, errors) {
+            let _ = self.main.report_errors(false);
+        }
+    }
+
+    /// Has ICMP errors reported again, where a flood ended that.
+    #[inline]
+    pub(crate) fn resume_icmp_errors(&mut self, now: Instant) {
+        if self.icmp_limit.ends(now) {
+            let _ = self.main.report_errors(true);
         }
     }
 

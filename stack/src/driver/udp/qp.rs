@@ -177,6 +177,7 @@ impl UdShared {
         } else {
             clock::coarse()
         };
+        inner.ports.resume_icmp_errors(now);
         let mut icmp_errors = IcmpErrors::default();
         let mut sink = PortSink {
             qp: self,
@@ -196,7 +197,7 @@ impl UdShared {
             self.connect(inner, now, index, peer, local);
         }
         if !icmp_errors.is_empty() {
-            self.report(inner, &icmp_errors);
+            self.report(inner, now, &icmp_errors);
         }
         if let Some(instruments) = &mut inner.instruments {
             instruments.warn_of_failure();
@@ -237,12 +238,13 @@ impl UdShared {
         if let Some(port) = inner.ports.get(index) {
             let mut icmp_errors = IcmpErrors::default();
             icmp_errors.read(port);
-            self.report(inner, &icmp_errors);
+            self.report(inner, clock::coarse(), &icmp_errors);
         }
     }
 
     /// Reports ICMP errors to the program.
-    fn report(&self, inner: &mut UdInner, icmp_errors: &IcmpErrors) {
+    fn report(&self, inner: &mut UdInner, now: Instant, icmp_errors: &IcmpErrors) {
+        inner.ports.note_icmp_errors(now, icmp_errors);
         for icmp_error in icmp_errors.kept() {
             if let Some(peer) = icmp_error.destination.socket_addr() {
                 let entry = ErrorEntry {

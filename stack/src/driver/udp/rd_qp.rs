@@ -216,6 +216,9 @@ impl RdShared {
             local,
             waiter: None,
         };
+        // Silence alone ends an association.
+        let reports = inner.ports.main().report_errors(false);
+        reports.map_err(Error::system("cannot set up a socket"))?;
         let this = Self::new(parts, inner, AtomicBool::new(false), true)?;
         if this.recv_queue.is_shared() {
             let waiter: WeakWaiter = Arc::<Self>::downgrade(&this);

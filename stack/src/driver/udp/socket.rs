@@ -179,7 +179,7 @@ impl UdpSocket {
         } else {
             setsockopt(&this.socket, sockopt::Ipv4PacketInfo, &true)?;
         }
-        this.tell_errors(false)?;
+        this.report_errors(false)?;
         this.socket.bind(&address.into())?;
         Ok(this)
     }
@@ -187,7 +187,7 @@ impl UdpSocket {
     /// Connects the socket to the address that the lookup asks, so that others' datagrams are not received.
     pub(crate) fn connect_service(&self, peer: SocketAddr) -> io::Result<()> {
         self.socket.connect(&self.in_family(peer).into())?;
-        self.tell_errors(true)
+        self.report_errors(true)
     }
 
     /// Discards the ICMP errors that failed a call or would fail the next one.
@@ -198,13 +198,13 @@ impl UdpSocket {
         let _ = self.socket.take_error();
     }
 
-    /// Whether ICMP errors fail the next call.
-    fn tell_errors(&self, tell: bool) -> io::Result<()> {
+    /// Sets whether the kernel reports ICMP errors, which fail the next call.
+    pub(crate) fn report_errors(&self, report: bool) -> io::Result<()> {
         if self.ipv6 {
-            setsockopt(&self.socket, sockopt::Ipv6RecvErr, &tell)?;
+            setsockopt(&self.socket, sockopt::Ipv6RecvErr, &report)?;
         }
         // An IPv6 socket may refuse it: then it carries no IPv4.
-        let of_ipv4 = setsockopt(&self.socket, sockopt::Ipv4RecvErr, &tell);
+        let of_ipv4 = setsockopt(&self.socket, sockopt::Ipv4RecvErr, &report);
         if self.ipv6 { Ok(()) } else { Ok(of_ipv4?) }
     }
 
