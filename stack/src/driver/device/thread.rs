@@ -346,7 +346,7 @@ impl Background {
         };
         // Published before the deadlines are read: a thread that sets an earlier one afterwards reads this and wakes us.
         self.waker.set_wakes_at(by_tick);
-        let by_timer = sets.iter().map(|set| set.deadline()).min();
+        let by_timer = sets.iter().map(|set| set.background_deadline()).min();
         let tasks = self.live_tasks();
         let by_task = tasks
             .iter()
@@ -382,7 +382,7 @@ fn serve(
             // A queue that is polled needs help only now and then, and this thread would take a core from its poller.
             at_once |= set.flush_unsent() && set.arming().is_on();
         }
-        set.run_timers();
+        set.run_timers_in_background();
         set.flush_acks(true);
     }
     at_once

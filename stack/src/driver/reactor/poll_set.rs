@@ -5,12 +5,12 @@
 
 mod arming;
 mod memory_input;
+mod timers;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -19,7 +19,6 @@ use parking_lot::{Mutex, RwLock};
 use slab::Slab;
 
 use crate::Error;
-use crate::driver::device::clock;
 use crate::driver::reactor::adaptive_arming::AdaptiveArming;
 use crate::driver::reactor::hot_sockets::{HotSocket, HotSockets};
 use crate::driver::reactor::member::{Member, MemberId, NextReceive, Received, SocketIndex};
@@ -500,51 +499,18 @@ impl PollSet {
         }
         at_once
     }
-
-    // Timers.
-
-    /// Sets a member's timer, or clears it.
-    pub(crate) fn note_deadline(&self, member: MemberId, deadline: Option<Instant>) {
-        let nanos = clock::to_nanos(deadline);
-        if self.timers.note(member, nanos) {
-            self.waker.wake_before(nanos);
-        }
-    }
-
-    pub(crate) fn deadline(&self) -> u64 {
-        self.timers.next()
-    }
-
-    pub(crate) fn run_timers(&self) {
-        if self.deadline() == u64::MAX {
-            return;
-        }
-        let now = clock::now();
-        let nanos = clock::to_nanos(Some(now));
-        if nanos < self.deadline() {
-            return;
-        }
-        for member in self.timers.take_due(nanos) {
-            if let Some(qp) = self.member(member) {
-                let next = qp.handle_timeout(now);
-                self.timers.note(member, clock::to_nanos(next));
-            }
-        }
-        // The background thread may have planned its sleep meanwhile, when there seemed to be none.
-        let next = self.deadline();
-        if next != u64::MAX {
-            self.waker.wake_before(next);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
+    use std::time::{Duration, Instant};
 
     use nix::sys::eventfd::EfdFlags;
 
+    use super::timers::TIMER_GRACE;
     use super::*;
+    use crate::driver::device::clock;
 
     /// A member in memory: its input is a number of messages behind an eventfd, its output a number of unsent ones.
     #[derive(Debug)]
@@ -736,7 +702,34 @@ mod tests {
         set.run_timers();
         let timeouts = members.map(|it| it.timeouts.load(Ordering::SeqCst));
         assert_eq!(timeouts, [1, 0]);
-        assert_eq!(set.deadline(), u64::MAX);
+        assert_eq!(set.background_deadline(), u64::MAX);
+    }
+
+    /// The thread leaves the timers of a set that is polled to the poller, for a while.
+    #[test]
+    fn timers_of_a_polled_set_are_the_pollers() {
+        let set = set();
+        let member = InMemory::new(0);
+        let id = join(&set, &member);
+        let timeouts = || member.timeouts.load(Ordering::SeqCst);
+        let past = clock::now();
+        let nanos = clock::to_nanos(Some(past));
+        set.arming().turn(false);
+        set.note_deadline(id, Some(past + Duration::from_secs(60)));
+        assert_eq!(set.background_deadline(), nanos + 60_001_000_000);
+        set.note_deadline(id, Some(past));
+        assert_eq!(set.background_deadline(), nanos + TIMER_GRACE);
+        set.run_timers();
+        assert_eq!(timeouts(), 1);
+        set.note_deadline(id, Some(past));
+        set.arming().turn(true);
+        assert_eq!(set.background_deadline(), nanos);
+        set.run_timers_in_background();
+        assert_eq!(timeouts(), 2);
+        set.arming().turn(false);
+        set.note_deadline(id, Some(past - Duration::from_millis(2)));
+        set.run_timers_in_background();
+        assert_eq!(timeouts(), 3, "the poller is away");
     }
 
     #[test]
