@@ -45,6 +45,8 @@ struct Contents {
     count: usize,
     /// Number of the message of the latest error that it carries; it has those of all before, too.
     error: Option<u32>,
+    /// Largest number that it acknowledges, where it does so with all ranges.
+    acknowledges: Option<u64>,
 }
 
 impl Contents {
@@ -141,6 +143,8 @@ pub(super) struct Association {
     pub(super) timer: Option<Instant>,
     /// It is in the endpoint's queue of those with output.
     pub(super) queued: bool,
+    /// It is in the endpoint's list of those that hold acknowledgements back.
+    pub(super) listed: bool,
 }
 
 impl Association {
@@ -198,6 +202,7 @@ impl Association {
             skip: (random % SKIP, random | 1),
             timer: None,
             queued: false,
+            listed: false,
         }
     }
 
@@ -307,6 +312,9 @@ impl Association {
     fn pto(&self, config: &RdConfig) -> Duration {
         let base = self.rtt.timeout(config.granularity) + MOST_ACK_DELAY;
         let base = base.max(config.least_pto);
+        if self.backoff == 0 {
+            return base;
+        }
         base.saturating_mul(1 << self.backoff.min(16))
             .min(MOST_PTO.max(base))
     }

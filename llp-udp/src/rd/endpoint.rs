@@ -14,12 +14,12 @@ use super::association::{Association, Datagram, Ended};
 use super::config::{Cause, Event, RdConfig, Verdict};
 use super::envelope::Envelope;
 use super::flow::received::Ecn;
-use super::frame::{Close, CloseReason, Frame, Frames, SegmentHeader};
+use super::frame::{CheckedFrames, Close, CloseReason, SegmentHeader};
 use super::malformed::Malformed;
 use super::message::outbound::Post;
 use crate::Peer;
 
-use accept::Former;
+use accept::{Former, draw};
 use table::Table;
 
 /// Answers outside associations that wait to be sent.
@@ -128,7 +128,7 @@ impl Endpoint {
 
     /// Posts a message to a peer, to which datagrams have at most `datagram` octets.
     pub fn post(&mut self, now: Instant, peer: Peer, datagram: u16, post: Post) {
-        let at = match self.table.by_peer(peer) {
+        let at = match self.table.find(peer) {
             Some(at) => at,
             None => self.open(now, peer),
         };
@@ -141,7 +141,7 @@ impl Endpoint {
 
     /// Grants a peer more receives.
     pub fn grant(&mut self, peer: Peer, more: u32) {
-        let Some(at) = self.table.by_peer(peer) else {
+        let Some(at) = self.table.find(peer) else {
             return;
         };
         if let Some(association) = self.table.get_mut(at) {
@@ -159,7 +159,7 @@ impl Endpoint {
 
     /// Whether the peer owes responses to messages that it placed: then it is probed when it is silent (§6.2).
     pub fn await_responses(&mut self, peer: Peer, awaits: bool) {
-        let Some(at) = self.table.by_peer(peer) else {
+        let Some(at) = self.table.find(peer) else {
             return;
         };
         if let Some(association) = self.table.get_mut(at) {
@@ -223,6 +223,9 @@ impl Endpoint {
         place: &mut impl FnMut(Peer, &SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
     ) -> Result<(), Dropped> {
         let (envelope, frames) = Envelope::open(octets)?;
+        // All frames are checked before one is used.
+        let frames = CheckedFrames::parse(frames)?;
+        let (hello, close) = (frames.hello, frames.close);
         let datagram = Datagram {
             from,
             octets: octets.len(),
@@ -230,23 +233,6 @@ impl Endpoint {
             envelope,
             frames,
         };
-        // All frames are checked before one is used.
-        let (mut hello, mut close) = (None, None);
-        for frame in Frames::new(frames) {
-            match frame? {
-                Frame::Hello(it) => hello = Some(it),
-                Frame::Close(it) => close = Some(it),
-                Frame::Pad(_)
-                | Frame::Segment(..)
-                | Frame::Ack(_)
-                | Frame::Placed(_)
-                | Frame::Credit(_)
-                | Frame::NotReady(_)
-                | Frame::Error(_)
-                | Frame::Ping(_)
-                | Frame::Pong(_) => {}
-            }
-        }
         if envelope.association == 0 {
             let at = match (hello, close) {
                 (Some(hello), _) => self.greet(now, &datagram, &hello)?,
@@ -288,17 +274,17 @@ impl Endpoint {
         datagram: &Datagram<'_, P>,
         place: &mut impl FnMut(Peer, &SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
     ) -> Result<(), Dropped> {
-        let random = self.draw();
         let Some(association) = self.table.get_mut(at) else {
             return Err(Dropped::NoHello);
         };
+        let (key, draws) = (self.config.key, &mut self.draws);
         let (peer, before) = (association.peer, association.address);
         let was_unvalidated = association.is_unvalidated();
         let handled = association.handle(
             &self.config,
             now,
             datagram,
-            random,
+            || draw(key, draws),
             &mut self.events,
             &mut |header, before, segment| place(peer, header, before, segment),
         );
@@ -366,7 +352,8 @@ impl Endpoint {
                 self.touch(at);
                 return to;
             }
-            if self.config.polls && association.holds() {
+            if self.config.polls && association.holds() && !association.listed {
+                association.listed = true;
                 self.held.push(at);
             }
             self.table.set_timer(&self.config, at);
@@ -381,9 +368,19 @@ impl Endpoint {
             return false;
         }
         for at in std::mem::take(&mut self.held) {
+            if let Some(association) = self.table.get_mut(at) {
+                association.listed = false;
+            }
             self.touch(at);
         }
         true
+    }
+
+    /// Whether an acknowledgement is held, of one association at least. It leaves within a millisecond, and the caller asks for output then.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        let last = self.held.last().and_then(|at| self.table.get(*at));
+        last.is_some_and(Association::holds)
     }
 
     /// The association may have output. Its timer is set behind that, by [`poll_transmit`](Self::poll_transmit).
@@ -396,7 +393,7 @@ impl Endpoint {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    /// When [`handle_timeout`](Self::handle_timeout) is due. It may find nothing to do: a timeout that was put off keeps its time.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.table.next_timer()
@@ -427,6 +424,9 @@ impl Endpoint {
         let Some(mut association) = self.table.remove(at) else {
             return;
         };
+        if association.listed {
+            self.held.retain(|it| *it != at);
+        }
         association.fail(ended.cause, &mut self.events);
         self.events.push_back(Event::Ended {
             peer: association.peer,

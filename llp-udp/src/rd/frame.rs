@@ -15,6 +15,7 @@ mod tests;
 use std::fmt;
 
 use dgiwarp_codec::{Payload, PayloadSlice};
+use smallvec::SmallVec;
 
 use super::malformed::Malformed;
 use super::octets::emit_header;
@@ -37,13 +38,11 @@ pub const SEGMENT_OVERHEAD: usize = HEADER_LEN + segment::LEN;
 pub const HELLO_LEN: usize = HEADER_LEN + hello::LEN;
 
 const PAD: u8 = 0x00;
+/// Frames that are kept as they were parsed: those of a datagram with one message.
+const KEPT: usize = 4;
 
 /// A frame, its segment where it lies.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a frame lives on the stack; an acknowledgement on the heap costs more than its copy"
-)]
+#[derive(Debug, PartialEq)]
 pub enum Frame<'a, P: Payload + ?Sized> {
     /// Octets without meaning, of this number.
     Pad(u16),
@@ -196,6 +195,67 @@ impl<'a, P: Payload + ?Sized> Iterator for Frames<'a, P> {
             self.rest = None;
         }
         Some(taken)
+    }
+}
+
+/// The frames of a datagram, all of them well-formed. The first ones are kept as they were parsed; more are parsed again.
+#[derive(Debug)]
+pub(in crate::rd) struct CheckedFrames<'a, P: Payload + ?Sized> {
+    pub(in crate::rd) first: SmallVec<[Frame<'a, P>; KEPT]>,
+    rest: Option<PayloadSlice<'a, P>>,
+    /// The last hello.
+    pub(in crate::rd) hello: Option<Hello>,
+    /// The last close.
+    pub(in crate::rd) close: Option<Close>,
+}
+
+impl<'a, P: Payload + ?Sized> CheckedFrames<'a, P> {
+    /// Parses the frames in these octets.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the first frame that is not well-formed.
+    pub(in crate::rd) fn parse(octets: PayloadSlice<'a, P>) -> Result<Self, Malformed> {
+        let mut this = Self {
+            first: SmallVec::new(),
+            rest: None,
+            hello: None,
+            close: None,
+        };
+        let mut frames = Frames::new(octets);
+        while this.first.len() < KEPT
+            && let Some(frame) = frames.next()
+        {
+            let frame = frame?;
+            this.note(&frame);
+            this.first.push(frame);
+        }
+        this.rest = frames.rest;
+        for frame in frames {
+            this.note(&frame?);
+        }
+        Ok(this)
+    }
+
+    /// The frames behind the first ones.
+    pub(in crate::rd) fn rest(&self) -> impl Iterator<Item = Frame<'a, P>> {
+        Frames { rest: self.rest }.flatten()
+    }
+
+    #[inline]
+    fn note(&mut self, frame: &Frame<'_, P>) {
+        match frame {
+            Frame::Hello(it) => self.hello = Some(*it),
+            Frame::Close(it) => self.close = Some(*it),
+            Frame::Pad(_)
+            | Frame::Segment(..)
+            | Frame::Ack(_)
+            | Frame::Placed(_)
+            | Frame::Credit(_)
+            | Frame::NotReady(_)
+            | Frame::Error(_)
+            | Frame::Ping(_)
+            | Frame::Pong(_) => {}
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::rd::envelope::Envelope;
 use crate::rd::flow::received::Ecn;
 use crate::rd::flow::recovery::Left;
 use crate::rd::frame::{
-    Ack, CloseReason, Frame, Frames, Hello, MessageError, NotReady, Placed, SegmentHeader,
+    Ack, CheckedFrames, CloseReason, Frame, Hello, MessageError, NotReady, Placed, SegmentHeader,
 };
 use crate::rd::message::inbound::Arrival;
 
@@ -36,12 +36,12 @@ const VIOLATION: Ended = Ended {
 
 /// A datagram whose frames are all well-formed.
 #[derive(Debug)]
-pub(in crate::rd) struct Datagram<'a, P: ?Sized> {
+pub(in crate::rd) struct Datagram<'a, P: Payload + ?Sized> {
     pub(in crate::rd) from: Peer,
     pub(in crate::rd) octets: usize,
     pub(in crate::rd) ecn: Ecn,
     pub(in crate::rd) envelope: Envelope,
-    pub(in crate::rd) frames: PayloadSlice<'a, P>,
+    pub(in crate::rd) frames: CheckedFrames<'a, P>,
 }
 
 /// Fate of a datagram's segments.
@@ -54,7 +54,7 @@ struct Fate {
 }
 
 impl Association {
-    /// Handles a datagram of this association. `place` hands a segment to the layer above. `random` is for a challenge.
+    /// Handles a datagram of this association. `place` hands a segment to the layer above. `draw` is for a challenge.
     ///
     /// # Errors
     /// [`Ended`]: the association is over.
@@ -63,7 +63,7 @@ impl Association {
         config: &RdConfig,
         now: Instant,
         datagram: &Datagram<'_, P>,
-        random: u64,
+        draw: impl FnOnce() -> u64,
         events: &mut VecDeque<Event>,
         place: &mut impl FnMut(&SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
     ) -> Result<(), Ended> {
@@ -82,51 +82,18 @@ impl Association {
             .largest()
             .is_none_or(|it| it < envelope.number);
         if newest && datagram.from != self.address && self.unvalidated.is_none() {
-            self.challenge(now, datagram, random);
+            self.challenge(now, datagram, draw());
         }
         let mut fate = Fate {
             at_once: envelope.eager || datagram.ecn == Ecn::Ce,
             ..Fate::default()
         };
-        for frame in Frames::new(datagram.frames) {
-            let Ok(frame) = frame else { break };
-            fate.elicits |= frame.elicits_ack();
-            match frame {
-                Frame::Segment(header, segment) => {
-                    let arrived =
-                        self.on_segment(config, envelope.number, &header, segment, events, place)?;
-                    fate.unaccepted |= !arrived;
-                    self.fed = Some(now);
-                }
-                Frame::Ack(ack) => self.on_ack(config, now, &ack, events)?,
-                Frame::Placed(placed) => self.on_placed(&placed, events)?,
-                Frame::Credit(credit) if self.window.1 <= envelope.number => {
-                    self.window = (credit.window, envelope.number);
-                    self.outbound.grant(credit.receives);
-                }
-                Frame::NotReady(not_ready) => self.on_not_ready(config, now, &not_ready, events)?,
-                Frame::Error(error) => self.on_error(config, error, events)?,
-                Frame::Hello(hello) => {
-                    self.on_hello(envelope, &hello);
-                    fate.at_once = true;
-                }
-                Frame::Ping(ping) => {
-                    if ping.0 != 0 && self.pongs.len() < PONGS {
-                        self.pongs.push_back((datagram.from, ping.0));
-                    }
-                    fate.at_once = true;
-                    // A credit that was lost is repeated.
-                    self.granted.receives = self.grant.receives.wrapping_sub(1);
-                }
-                Frame::Pong(pong) => self.on_pong(config, now, datagram.from, pong.0, events),
-                Frame::Close(close) => {
-                    return Err(Ended {
-                        cause: Cause::Closed(close.reason),
-                        reason: None,
-                    });
-                }
-                Frame::Credit(_) | Frame::Pad(_) => {}
-            }
+        let mut layer = (events, place);
+        for frame in &datagram.frames.first {
+            self.on_frame(config, now, datagram, frame, &mut fate, &mut layer)?;
+        }
+        for frame in datagram.frames.rest() {
+            self.on_frame(config, now, datagram, &frame, &mut fate, &mut layer)?;
         }
         self.received.count(datagram.ecn);
         if !fate.unaccepted {
@@ -141,8 +108,61 @@ impl Association {
         Ok(())
     }
 
+    fn on_frame<P: Payload + ?Sized>(
+        &mut self,
+        config: &RdConfig,
+        now: Instant,
+        datagram: &Datagram<'_, P>,
+        frame: &Frame<'_, P>,
+        fate: &mut Fate,
+        (events, place): &mut (
+            &mut VecDeque<Event>,
+            &mut impl FnMut(&SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
+        ),
+    ) -> Result<(), Ended> {
+        let envelope = &datagram.envelope;
+        fate.elicits |= frame.elicits_ack();
+        match frame {
+            Frame::Segment(header, segment) => {
+                let arrived =
+                    self.on_segment(config, envelope.number, header, *segment, events, place)?;
+                fate.unaccepted |= !arrived;
+                self.fed = Some(now);
+            }
+            Frame::Ack(ack) => self.on_ack(config, now, ack, events)?,
+            Frame::Placed(placed) => self.on_placed(placed, events)?,
+            Frame::Credit(credit) if self.window.1 <= envelope.number => {
+                self.window = (credit.window, envelope.number);
+                self.outbound.grant(credit.receives);
+            }
+            Frame::NotReady(not_ready) => self.on_not_ready(config, now, not_ready, events)?,
+            Frame::Error(error) => self.on_error(config, *error, events)?,
+            Frame::Hello(hello) => {
+                self.on_hello(envelope, hello);
+                fate.at_once = true;
+            }
+            Frame::Ping(ping) => {
+                if ping.0 != 0 && self.pongs.len() < PONGS {
+                    self.pongs.push_back((datagram.from, ping.0));
+                }
+                fate.at_once = true;
+                // A credit that was lost is repeated.
+                self.granted.receives = self.grant.receives.wrapping_sub(1);
+            }
+            Frame::Pong(pong) => self.on_pong(config, now, datagram.from, pong.0, events),
+            Frame::Close(close) => {
+                return Err(Ended {
+                    cause: Cause::Closed(close.reason),
+                    reason: None,
+                });
+            }
+            Frame::Credit(_) | Frame::Pad(_) => {}
+        }
+        Ok(())
+    }
+
     /// A datagram with our identifier proves the address that we sent to; others give room for an answer.
-    fn on_address<P: ?Sized>(&mut self, datagram: &Datagram<'_, P>) {
+    fn on_address<P: Payload + ?Sized>(&mut self, datagram: &Datagram<'_, P>) {
         if datagram.envelope.association == self.id && datagram.from == self.address {
             self.known = true;
             self.unvalidated = None;
@@ -158,7 +178,12 @@ impl Association {
         }
     }
 
-    fn challenge<P: ?Sized>(&mut self, now: Instant, datagram: &Datagram<'_, P>, random: u64) {
+    fn challenge<P: Payload + ?Sized>(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'_, P>,
+        random: u64,
+    ) {
         let address = datagram.from;
         if self.challenge.is_some_and(|it| it.address == address) {
             return;
@@ -310,11 +335,15 @@ impl Association {
         events: &mut VecDeque<Event>,
     ) -> Result<(), Ended> {
         let (peer, outbound, errors) = (self.peer, &mut self.outbound, &mut self.errors);
+        let received = &mut self.received;
         let mut octets = 0;
         let mut latest: Option<Instant> = None;
         let acked = self.recovery.on_ack(now, ack, |left: Left<Contents>| {
             octets += u64::from(left.octets);
             latest = latest.max(Some(left.at));
+            if let Some(largest) = left.contents.acknowledges {
+                received.on_known(largest);
+            }
             for number in left.contents.segments() {
                 outbound.on_acked(number, |token| {
                     events.push_back(Event::Completed { peer, token });

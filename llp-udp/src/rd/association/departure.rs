@@ -223,7 +223,8 @@ impl Association {
         if left(out) >= fixed && !withheld {
             let most = if with_data { FEW_RANGES } else { MANY_RANGES };
             let ranges = most.min(1 + (left(out) - fixed) / RANGE);
-            if let Some(ack) = self.received.acknowledge(now, ranges) {
+            if let Some((ack, whole)) = self.received.acknowledge(now, ranges) {
+                contents.acknowledges = whole.then(|| ack.largest());
                 ack.emit(out);
                 self.inbound.placed().emit(out);
             }

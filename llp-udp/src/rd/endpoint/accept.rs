@@ -5,6 +5,7 @@ use std::hash::Hasher as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use dgiwarp_codec::Payload;
 use siphasher::sip::SipHasher24;
 
 use super::{Dropped, Endpoint};
@@ -59,25 +60,28 @@ impl Former {
     }
 }
 
-impl Endpoint {
-    /// 64 bits that nobody can foresee.
-    pub(super) fn draw(&mut self) -> u64 {
-        self.draws += 1;
-        let mut hasher = self.hasher(DRAW);
-        hasher.write_u64(self.draws);
-        hasher.finish()
-    }
+/// 64 bits that nobody can foresee.
+pub(super) fn draw(key: [u64; 2], draws: &mut u64) -> u64 {
+    *draws += 1;
+    let mut hasher = hasher(key, DRAW);
+    hasher.write_u64(*draws);
+    hasher.finish()
+}
 
-    fn hasher(&self, purpose: u8) -> SipHasher24 {
-        let [low, high] = self.config.key;
-        let mut hasher = SipHasher24::new_with_keys(low, high);
-        hasher.write_u8(purpose);
-        hasher
+fn hasher([low, high]: [u64; 2], purpose: u8) -> SipHasher24 {
+    let mut hasher = SipHasher24::new_with_keys(low, high);
+    hasher.write_u8(purpose);
+    hasher
+}
+
+impl Endpoint {
+    fn draw(&mut self) -> u64 {
+        draw(self.config.key, &mut self.draws)
     }
 
     /// The cookie of an address and the epoch of the queue pair behind it; never 0.
     fn cookie(&self, peer: Peer, epoch: u32) -> u64 {
-        let mut hasher = self.hasher(COOKIE);
+        let mut hasher = hasher(self.config.key, COOKIE);
         hasher.write_u32(epoch);
         if let Some(address) = peer.socket_addr() {
             write_address(&mut hasher, address);
@@ -105,7 +109,7 @@ impl Endpoint {
     }
 
     /// The association that a hello without identifier belongs to.
-    pub(super) fn greet<P: ?Sized>(
+    pub(super) fn greet<P: Payload + ?Sized>(
         &mut self,
         now: Instant,
         datagram: &Datagram<'_, P>,
@@ -151,7 +155,7 @@ impl Endpoint {
     }
 
     /// The association of a datagram that has neither identifier nor hello: the hello went before it.
-    pub(super) fn anonymous<P: ?Sized>(
+    pub(super) fn anonymous<P: Payload + ?Sized>(
         &self,
         datagram: &Datagram<'_, P>,
     ) -> Result<usize, Dropped> {
@@ -164,7 +168,12 @@ impl Endpoint {
         }
     }
 
-    fn answer_retry<P: ?Sized>(&mut self, now: Instant, datagram: &Datagram<'_, P>, hello: &Hello) {
+    fn answer_retry<P: Payload + ?Sized>(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'_, P>,
+        hello: &Hello,
+    ) {
         let cookie = self.cookie(datagram.from, datagram.envelope.epoch);
         let envelope = self.envelope(now, hello.association, true);
         let retry = Hello {
@@ -178,7 +187,11 @@ impl Endpoint {
     }
 
     /// Answers a datagram of an unknown association.
-    pub(super) fn answer_unknown<P: ?Sized>(&mut self, now: Instant, datagram: &Datagram<'_, P>) {
+    pub(super) fn answer_unknown<P: Payload + ?Sized>(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'_, P>,
+    ) {
         let close = Close {
             reason: CloseReason::Unknown,
             association: datagram.envelope.association,

@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
+use rustc_hash::FxHashMap;
+
 use crate::Peer;
 use crate::rd::association::Association;
 use crate::rd::config::RdConfig;
@@ -13,7 +15,10 @@ pub(super) struct Table {
     slots: Vec<Option<Association>>,
     free: Vec<usize>,
     by_peer: HashMap<Peer, usize>,
-    by_id: HashMap<u32, usize>,
+    /// Identifiers are drawn at this end: nobody can choose many with one hash.
+    by_id: FxHashMap<u32, usize>,
+    /// The association that was found last.
+    recent: usize,
     timers: BTreeSet<(Instant, usize)>,
     unvalidated: usize,
 }
@@ -35,6 +40,15 @@ impl Table {
 
     pub(super) fn by_peer(&self, peer: Peer) -> Option<usize> {
         self.by_peer.get(&peer).copied()
+    }
+
+    /// As [`by_peer`](Self::by_peer), at no cost for the peer that was found last.
+    #[inline]
+    pub(super) fn find(&mut self, peer: Peer) -> Option<usize> {
+        if self.get(self.recent).is_none_or(|it| it.peer != peer) {
+            self.recent = self.by_peer(peer)?;
+        }
+        Some(self.recent)
     }
 
     pub(super) fn by_id(&self, id: u32) -> Option<usize> {
@@ -91,13 +105,16 @@ impl Table {
         self.by_peer.entry(address).or_insert(at);
     }
 
-    /// Registers the next timeout.
+    /// Registers the next timeout. One that is put off stays registered: it is looked at again when its former time has come, which costs less than to
+    /// register each message's anew.
     pub(super) fn set_timer(&mut self, config: &RdConfig, at: usize) {
         let Some(association) = self.slots.get_mut(at).and_then(Option::as_mut) else {
             return;
         };
         let next = association.poll_timeout(config);
-        if association.timer == next {
+        if let (Some(registered), Some(next)) = (association.timer, next)
+            && registered <= next
+        {
             return;
         }
         if let Some(before) = std::mem::replace(&mut association.timer, next) {

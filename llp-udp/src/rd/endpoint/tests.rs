@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::rd::congestion::Algorithm;
 use crate::rd::envelope;
-use crate::rd::frame::CloseReason;
+use crate::rd::frame::{CloseReason, Frame, Frames};
 
 const CLIENT: u16 = 1;
 const SERVER: u16 = 2;
@@ -358,4 +358,26 @@ fn a_close_names_a_datagram_in_flight() {
     assert_eq!(client.endpoint.associations(), 1);
     client.receive(SERVER, &answer).unwrap();
     assert_eq!(client.endpoint.associations(), 0);
+}
+
+/// An end that always finds input never releases what it holds, and answers each message with one of its own.
+#[test]
+fn a_list_of_those_that_hold_acknowledgements_does_not_grow() {
+    let (mut client, mut server) = ends(|config| config.polls = true);
+    acquaint(&mut client, &mut server);
+    for _ in 0..1000 {
+        client.post(SERVER, 1, 64);
+        client.carry(&mut server);
+        server.post(CLIENT, 1, 64);
+        server.carry(&mut client);
+        assert_eq!(client.transmit(SERVER), Vec::<Vec<u8>>::new());
+        client.now += Duration::from_micros(100);
+        server.now = client.now;
+    }
+    assert_eq!((client.placed, server.placed), (1000, 1001));
+    assert!(client.endpoint.holds());
+    assert_eq!(client.endpoint.held.len(), 1);
+    client.endpoint.close(client.now, peer(SERVER));
+    assert!(!client.endpoint.holds());
+    assert_eq!(client.endpoint.held.len(), 0);
 }

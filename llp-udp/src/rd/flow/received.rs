@@ -27,6 +27,10 @@ pub(in crate::rd) struct Received {
     /// It is due as soon as the caller finds no input.
     held: bool,
     ecn: Option<EcnCounts>,
+    /// The peer knows all ranges below.
+    known: u64,
+    /// An acknowledgement up to a number below this one may lack a number that arrived late.
+    settled: u64,
 }
 
 /// Mark of a received datagram (RFC 3168).
@@ -71,6 +75,9 @@ impl Received {
         let next = self.largest().map_or(0, |largest| largest + 1);
         if number >= next {
             self.largest = Some((now, time));
+        } else {
+            self.known = self.known.min(number);
+            self.settled = next;
         }
         let at = self.ranges.partition_point(|range| range.1 < number);
         let joins_below = at
@@ -159,21 +166,34 @@ impl Received {
         self.due
     }
 
-    /// The acknowledgement, of at most `ranges` ranges. Nothing waits for one afterwards.
-    pub(in crate::rd) fn acknowledge(&mut self, now: Instant, ranges: usize) -> Option<Ack> {
+    /// The acknowledgement, of at most `ranges` ranges, and whether it has all that the peer may not know. Nothing waits for one afterwards.
+    pub(in crate::rd) fn acknowledge(
+        &mut self,
+        now: Instant,
+        ranges: usize,
+    ) -> Option<(Ack, bool)> {
         let (arrived, echo) = self.largest?;
         let mut descending = self.ranges.iter().rev().map(|&(from, to)| from..=to);
         let first: RangeInclusive<u64> = descending.next()?;
         let delay = now.saturating_duration_since(arrived).as_micros();
         let mut ack = Ack::new(first, u32::try_from(delay).unwrap_or(u32::MAX), echo);
-        for range in descending.take(ranges.min(MAX_RANGES) - 1) {
+        let mut unknown = descending.take_while(|range| *range.end() >= self.known);
+        for range in unknown.by_ref().take(ranges.min(MAX_RANGES) - 1) {
             ack.add(&range);
         }
+        let whole = unknown.next().is_none();
         ack.ecn = self.ecn;
         self.waiting = 0;
         self.due = None;
         self.held = false;
-        Some(ack)
+        Some((ack, whole))
+    }
+
+    /// The peer got an acknowledgement with all ranges up to this number. They are not repeated (§6.1).
+    pub(in crate::rd) fn on_known(&mut self, largest: u64) {
+        if largest >= self.settled {
+            self.known = self.known.max(largest + 1);
+        }
     }
 }
 
@@ -207,7 +227,7 @@ mod tests {
                 set.insert(number);
                 prop_assert_eq!(received.largest(), set.last().copied());
             }
-            let ack = received.acknowledge(now, 32).unwrap();
+            let (ack, _) = received.acknowledge(now, 32).unwrap();
             let acked: BTreeSet<u64> = ack.ranges().flatten().collect();
             if received.ranges.len() <= 32 {
                 prop_assert_eq!(&acked, &set);
@@ -242,7 +262,7 @@ mod tests {
         assert_eq!(received.due(), Some(now + ms));
         received.elicited(now + ms / 2, ms, (false, None));
         assert_eq!(received.due(), Some(now + ms), "the first one counts");
-        let ack = received.acknowledge(now + ms, 32).unwrap();
+        let (ack, _) = received.acknowledge(now + ms, 32).unwrap();
         assert_eq!((ack.delay, ack.echo, ack.ecn), (1000, 77, None));
         assert_eq!(received.due(), None);
         received.elicited(now, ms, (true, None));
@@ -257,9 +277,9 @@ mod tests {
         for number in 1..40 {
             received.add(now, 3 * number, 5);
         }
-        assert_eq!(received.acknowledge(now, 7).unwrap().ranges().count(), 7);
+        assert_eq!(received.acknowledge(now, 7).unwrap().0.ranges().count(), 7);
         received.add(now, 2, 9);
-        assert_eq!(received.acknowledge(now, 7).unwrap().echo, 5);
+        assert_eq!(received.acknowledge(now, 7).unwrap().0.echo, 5);
     }
 
     #[test]
@@ -304,13 +324,47 @@ mod tests {
         assert!(!received.hold(now + ms), "two wait");
     }
 
+    fn ranges(received: &mut Received, most: usize) -> (Vec<RangeInclusive<u64>>, bool) {
+        let (ack, whole) = received.acknowledge(origin(), most).unwrap();
+        (ack.ranges().collect(), whole)
+    }
+
+    #[test]
+    fn ranges_that_the_peer_knows_are_not_repeated() {
+        let now = origin();
+        let mut received = Received::default();
+        for number in [0, 2, 4, 6] {
+            received.add(now, number, 0);
+        }
+        assert_eq!(ranges(&mut received, 3), (vec![6..=6, 4..=4, 2..=2], false));
+        assert_eq!(
+            ranges(&mut received, 4),
+            (vec![6..=6, 4..=4, 2..=2, 0..=0], true)
+        );
+        received.on_known(4);
+        received.add(now, 7, 0);
+        assert_eq!(ranges(&mut received, 3), (vec![6..=7], true));
+        received.on_known(7);
+        received.add(now, 9, 0);
+        // The largest range is always there, and those of an acknowledgement that was made before a late arrival.
+        assert_eq!(ranges(&mut received, 3), (vec![9..=9], true));
+        received.add(now, 3, 0);
+        let all = vec![9..=9, 6..=7, 2..=4];
+        assert_eq!(ranges(&mut received, 3), (all.clone(), true));
+        received.on_known(9);
+        assert_eq!(ranges(&mut received, 3), (all, true));
+        received.add(now, 10, 0);
+        received.on_known(10);
+        assert_eq!(ranges(&mut received, 3), (vec![9..=10], true));
+    }
+
     #[test]
     fn marks_are_counted() {
         let now = origin();
         let mut received = Received::default();
         received.add(now, 0, 0);
         received.count(Ecn::Unknown);
-        assert_eq!(received.acknowledge(now, 1).unwrap().ecn, None);
+        assert_eq!(received.acknowledge(now, 1).unwrap().0.ecn, None);
         for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ce, Ecn::Ce, Ecn::Ect1] {
             received.count(ecn);
         }
@@ -319,6 +373,6 @@ mod tests {
             ect1: 1,
             ce: 2,
         };
-        assert_eq!(received.acknowledge(now, 1).unwrap().ecn, Some(counts));
+        assert_eq!(received.acknowledge(now, 1).unwrap().0.ecn, Some(counts));
     }
 }

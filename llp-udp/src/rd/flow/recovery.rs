@@ -1,6 +1,7 @@
 //! Datagrams in flight, and which of them are lost (§6.2): RFC 9002 with the reordering window of RACK.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use super::rtt::Rtt;
@@ -119,6 +120,12 @@ impl<C> Recovery<C> {
         self.next += 1;
     }
 
+    /// Whether a number of the range was skipped, as far as that is remembered.
+    fn has_skipped(&self, range: &RangeInclusive<u64>) -> bool {
+        let at = self.skipped.partition_point(|it| it < range.start());
+        self.skipped.get(at).is_some_and(|it| it <= range.end())
+    }
+
     /// A datagram leaves with the next number; `contents` of one that elicits an acknowledgement.
     pub(in crate::rd) fn on_sent(&mut self, now: Instant, octets: u32, contents: Option<C>) {
         let number = self.next;
@@ -175,8 +182,7 @@ impl<C> Recovery<C> {
         ack: &Ack,
         mut each: impl FnMut(Left<C>),
     ) -> Result<Acked, NeverSent> {
-        let never = |number: &u64| ack.ranges().any(|range| range.contains(number));
-        if ack.largest() >= self.next || self.skipped.iter().any(never) {
+        if ack.largest() >= self.next || ack.ranges().any(|range| self.has_skipped(&range)) {
             return Err(NeverSent);
         }
         let mut outcome = Acked::default();
@@ -324,7 +330,7 @@ mod tests {
             }
         }
 
-        fn ack(&mut self, first: std::ops::RangeInclusive<u64>) -> (Acked, Vec<u64>) {
+        fn ack(&mut self, first: RangeInclusive<u64>) -> (Acked, Vec<u64>) {
             let mut acked = Vec::new();
             let outcome = self
                 .recovery

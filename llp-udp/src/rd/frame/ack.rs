@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::super::malformed::Malformed;
 use super::super::octets::{HEADER_LEN, Reader, emit_header};
 
@@ -29,7 +31,7 @@ pub struct EcnCounts {
 }
 
 /// An acknowledgement. Its ranges are in descending order, with a gap of at least one number between two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ack {
     /// Microseconds from the arrival of the largest number to the acknowledgement.
     pub delay: u32,
@@ -37,26 +39,19 @@ pub struct Ack {
     pub echo: u32,
     /// Counts of ECN, where the receiver sees them.
     pub ecn: Option<EcnCounts>,
-    /// Largest and smallest number of each range; the first `count` are valid.
-    ranges: [(u64, u64); MAX_RANGES],
-    /// 1 to 32.
-    count: usize,
+    /// Largest and smallest number of each range, 1 to 32. Without loss there is one, or two behind a number that was skipped.
+    ranges: SmallVec<[(u64, u64); 2]>,
 }
 
 impl Ack {
     /// An acknowledgement of one range.
     #[must_use]
     pub fn new(first: RangeInclusive<u64>, delay: u32, echo: u32) -> Self {
-        let mut ranges = [(0, 0); MAX_RANGES];
-        if let Some(range) = ranges.first_mut() {
-            *range = (*first.end(), *first.start());
-        }
         Self {
             delay,
             echo,
             ecn: None,
-            ranges,
-            count: 1,
+            ranges: smallvec![(*first.end(), *first.start())],
         }
     }
 
@@ -66,14 +61,10 @@ impl Ack {
             .end()
             .checked_add(1)
             .is_some_and(|next| next < self.smallest());
-        if !gap || range.is_empty() {
+        if !gap || range.is_empty() || self.ranges.len() == MAX_RANGES {
             return false;
         }
-        let Some(slot) = self.ranges.get_mut(self.count) else {
-            return false;
-        };
-        *slot = (*range.end(), *range.start());
-        self.count += 1;
+        self.ranges.push((*range.end(), *range.start()));
         true
     }
 
@@ -91,8 +82,9 @@ impl Ack {
 
     /// The ranges, those of the largest numbers first.
     pub fn ranges(&self) -> impl DoubleEndedIterator<Item = RangeInclusive<u64>> + '_ {
-        let ranges = self.ranges.get(..self.count).unwrap_or_default();
-        ranges.iter().map(|&(largest, smallest)| smallest..=largest)
+        self.ranges
+            .iter()
+            .map(|&(largest, smallest)| smallest..=largest)
     }
 
     /// `None` for another length than that of whole ranges.

@@ -277,7 +277,7 @@ fn ranges_stay_above_zero() {
 fn long_ranges_end_an_acknowledgement() {
     let mut octets = Vec::new();
     Ack::new(0..=1 << 40, 0, 0).emit(&mut octets);
-    let Ok(Frame::Ack(ack)) = frames(&octets)[0] else {
+    let Ok(Frame::Ack(ack)) = &frames(&octets)[0] else {
         panic!("an acknowledgement");
     };
     assert_eq!(
@@ -294,7 +294,7 @@ fn long_ranges_end_an_acknowledgement() {
         assert!(sent.add(&second));
         let mut octets = Vec::new();
         sent.emit(&mut octets);
-        let Ok(Frame::Ack(ack)) = frames(&octets)[0] else {
+        let Ok(Frame::Ack(ack)) = &frames(&octets)[0] else {
             panic!("an acknowledgement");
         };
         assert_eq!(ack.ranges().count(), 1 + usize::from(kept), "{second:?}");
@@ -399,5 +399,39 @@ fn some_frames_elicit_an_acknowledgement() {
     for (frame, elicits, text) in all {
         assert_eq!(frame.elicits_ack(), elicits, "{frame}");
         assert_eq!(frame.to_string(), text);
+    }
+}
+
+/// Frames beyond those that are kept are checked, too, and come in order.
+#[test]
+fn all_frames_of_a_datagram_are_checked() {
+    let mut octets = Vec::new();
+    for data in 1..=9 {
+        Ping(data).emit(&mut octets);
+    }
+    let checked = CheckedFrames::<[u8]>::parse(octets[..].into()).unwrap();
+    let rest: Vec<_> = checked.rest().collect();
+    assert_eq!((checked.first.len(), rest.len()), (KEPT, 9 - KEPT));
+    let all = checked.first.iter().chain(&rest);
+    let in_order = all
+        .zip(1..)
+        .all(|(frame, data)| *frame == Frame::Ping(Ping(data)));
+    assert!(in_order);
+    assert!(checked.hello.is_none() && checked.close.is_none());
+    let mut ended = octets.clone();
+    Close {
+        reason: CloseReason::Done,
+        association: 1,
+        packet: 2,
+    }
+    .emit(&mut ended);
+    let checked = CheckedFrames::<[u8]>::parse(ended[..].into()).unwrap();
+    assert_eq!(checked.close.map(|it| it.packet), Some(2));
+    for behind in [0, KEPT, 9] {
+        let mut bad = octets[..behind * 12].to_vec();
+        bad.extend([0xee, 0, 0, 0]);
+        bad.extend(&octets[behind * 12..]);
+        let error = CheckedFrames::<[u8]>::parse(bad[..].into()).unwrap_err();
+        assert_eq!(error, Malformed::FrameType(0xee));
     }
 }

@@ -329,8 +329,13 @@ impl Inbound {
     }
 
     /// Whether peers may be granted more when receives are posted.
-    pub(super) fn wants_receives(&self) -> bool {
-        !self.hungry.is_empty() || !self.refused.is_empty()
+    pub(super) fn is_hungry(&self) -> bool {
+        !self.hungry.is_empty()
+    }
+
+    /// Whether messages of peers found no receive, and go again once one is posted.
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     /// Grants receives that are posted and promised to nobody, half of these to each peer in turn. Credit lets several messages be under way; whether these find

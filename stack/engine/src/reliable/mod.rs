@@ -488,10 +488,11 @@ impl RdEngine {
         self.handle_events(now, tables, completions);
     }
 
-    /// Whether a peer waits for receives to be posted: then [`transmit`](Self::transmit) is due after a post.
+    /// Whether a peer waits for receives to be posted: then [`transmit`](Self::transmit) is due after a post. Credit that would leave with an acknowledgement
+    /// that is held needs no output of its own.
     #[must_use]
     pub fn wants_receives(&self) -> bool {
-        self.inbound.wants_receives()
+        self.inbound.has_refused() || self.inbound.is_hungry() && !self.endpoint.holds()
     }
 
     /// Work requests that have not completed, but for those that wait in SQD.
