@@ -1,5 +1,6 @@
 //! Connections within this host through shared memory: the stream moves amid load and back, in order and whole, and ends with its peer.
 
+mod full;
 mod limits;
 mod pauses;
 mod short;
@@ -10,8 +11,8 @@ use std::time::Duration;
 
 use crate::common::{self, Process, now, role};
 use dgiwarp::{
-    Access, Buffer, Config, Cq, MpaConfig, Mr, RcListener, RcOperation, RcQp, RcQpAttr, RcSendWr,
-    ReadDepths, RecvWr, Rnic, SameHostMode, Wc, WcStatus,
+    Access, Buffer, Config, Cq, MpaConfig, Mr, RcListener, RcOperation, RcOptions, RcQp, RcQpAttr,
+    RcSendWr, ReadDepths, RecvWr, Rnic, SameHostMode, Wc, WcStatus,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -57,13 +58,21 @@ impl End {
     }
 
     fn with(config: Config) -> Self {
+        Self::with_options(config, RcOptions::default())
+    }
+
+    fn with_options(config: Config, options: RcOptions) -> Self {
         let rnic = Rnic::open(config).unwrap();
         let pd = rnic.alloc_pd();
         let cq = rnic.create_cq(1024).unwrap();
         let memory = Buffer::zeroed((RECEIVES + 1) * LONGEST).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mr = pd.register(memory.region(), access).unwrap();
-        let qp = pd.create_rc_qp(&RcQpAttr::new(&cq, &cq)).unwrap();
+        let attr = RcQpAttr {
+            options: Some(options),
+            ..RcQpAttr::new(&cq, &cq)
+        };
+        let qp = pd.create_rc_qp(&attr).unwrap();
         let end = Self {
             qp,
             cq,

@@ -381,6 +381,12 @@ impl RcEngine {
         !self.llp.poll_transmit(now).is_empty() || (self.end.is_none() && self.can_make())
     }
 
+    /// Whether [`make_fpdus`](Self::make_fpdus) is of no use until there is room for octets: no deadline has passed, and the connection is not over.
+    #[inline]
+    pub fn waits_for_room(&self, now: Instant) -> bool {
+        self.end.is_none() && !self.has_timeout_work() && self.has_unsent(now)
+    }
+
     /// Ends the connection from this end. Work requests that wait for credit or TCP are flushed: transmit first.
     pub fn close(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
         if self.dormant {

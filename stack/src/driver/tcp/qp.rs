@@ -483,7 +483,7 @@ impl RcShared {
                 ..
             } = link;
             lanes::follow_output(pipe, engine);
-            if tcp_close.may_send() && engine.has_unsent(now) && pipe.is_blocked() {
+            if tcp_close.may_send() && engine.waits_for_room(now) && pipe.is_blocked() {
                 self.wait_for_room(link);
                 return;
             }
