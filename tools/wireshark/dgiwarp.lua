@@ -1,4 +1,5 @@
--- Wireshark dissector of dgiwarp's datagram mapping: RDMAP and DDP over UDP (rfc-notes/datagram-mapping.md, "Datagram" below).
+-- Wireshark dissector of dgiwarp's datagram mapping: RDMAP and DDP over UDP (rfc-notes/datagram-mapping.md, "Datagram" below), and of its reliable
+-- datagrams (rfc-notes/reliable-datagrams.md).
 --
 -- Put it into the folder for personal Lua plugins (Help, About, Folders), or name it: tshark -X lua_script:dgiwarp.lua
 -- A datagram is taken for dgiwarp's if its CRC is right; from then on so is everything of its conversation. Ports that always are can be set in the
@@ -26,7 +27,18 @@ local OPCODES = {
 }
 local FORMATS = {
     [0] = "Segment", [1] = "Segment with a cookie", [2] = "Cookie exchange", [3] = "Service lookup",
-    [4] = "Reserved for reliable datagrams", [5] = "Reserved for encrypted datagrams",
+    [4] = "Reliable datagram", [5] = "Reserved for encrypted datagrams",
+}
+local FRAMES = {
+    [0] = "PAD", [1] = "SEGMENT", [2] = "ACK", [3] = "PLACED", [4] = "CREDIT", [5] = "RNR", [6] = "ERROR", [7] = "HELLO", [8] = "PING", [9] = "PONG",
+    [10] = "CLOSE",
+}
+local REASONS = { [1] = "Done", [2] = "Unknown association", [3] = "Violation", [4] = "A message failed" }
+-- What a segment of a reliable message may be, beside opcodes of datagrams.
+local RELIABLE = {
+    [0] = "RDMA Write", [1] = "RDMA Read Request", [2] = "RDMA Read Response", [3] = "Send", [4] = "Send with Invalidate", [5] = "Send with Solicited Event",
+    [6] = "Send with Solicited Event and Invalidate", [8] = "Immediate Data", [9] = "Immediate Data with Solicited Event", [10] = "Atomic Request",
+    [11] = "Atomic Response",
 }
 local EXCHANGES = { [1] = "Request", [2] = "Answer" }
 local SERVICES = { [1] = "Lookup", [2] = "Answer", [3] = "Reject", [4] = "Waiting", [5] = "Port query", [6] = "Port answer" }
@@ -90,6 +102,58 @@ local f = {
     qpn = ProtoField.uint32("dgiwarp.service.qpn", "QPN", base.HEX),
     service_qkey = ProtoField.uint32("dgiwarp.service.qkey", "Q_Key", base.HEX),
     private_data = ProtoField.bytes("dgiwarp.service.private_data", "Private data"),
+    eager = ProtoField.bool("dgiwarp.rd.eager", "Eager", 8, nil, 0x01),
+    hello = ProtoField.bool("dgiwarp.rd.hello", "Hello", 8, nil, 0x02),
+    association = ProtoField.uint32("dgiwarp.rd.association", "Association", base.HEX),
+    packet = ProtoField.uint64("dgiwarp.rd.packet", "Packet number", base.DEC),
+    time = ProtoField.uint32("dgiwarp.rd.time", "Time in µs", base.DEC),
+    rd_epoch = ProtoField.uint32("dgiwarp.rd.epoch", "Epoch", base.HEX),
+    frame = ProtoField.uint8("dgiwarp.frame.type", "Type", base.DEC, FRAMES),
+    frame_flags = ProtoField.uint8("dgiwarp.frame.flags", "Flags", base.HEX),
+    frame_length = ProtoField.uint16("dgiwarp.frame.length", "Length", base.DEC),
+    seg_last = ProtoField.bool("dgiwarp.segment.last", "Last of its message", 8, nil, 0x01),
+    seg_receive = ProtoField.bool("dgiwarp.segment.receive", "Consumes a receive", 8, nil, 0x02),
+    seg_number = ProtoField.uint32("dgiwarp.segment.number", "Segment number", base.DEC),
+    seg_message = ProtoField.uint32("dgiwarp.segment.message", "Message number", base.DEC),
+    seg_index = ProtoField.uint32("dgiwarp.segment.index", "Index", base.DEC),
+    seg_stream = ProtoField.uint16("dgiwarp.segment.stream", "Stream", base.DEC),
+    seg_after = ProtoField.uint16("dgiwarp.segment.after", "After", base.DEC),
+    seg_opcode = ProtoField.uint8("dgiwarp.segment.opcode", "Opcode", base.DEC, RELIABLE, 0x0f),
+    seg_stag = ProtoField.uint32("dgiwarp.segment.stag", "STag", base.HEX),
+    seg_to = ProtoField.uint64("dgiwarp.segment.to", "Tagged Offset (TO)", base.HEX),
+    seg_word = ProtoField.uint32("dgiwarp.segment.word", "RsvdULP: Q_Key, or STag to invalidate", base.HEX),
+    seg_qn = ProtoField.uint32("dgiwarp.segment.qn", "Queue Number (QN)", base.DEC),
+    seg_msn = ProtoField.uint32("dgiwarp.segment.msn", "Message Sequence Number (MSN)", base.DEC),
+    seg_mo = ProtoField.uint32("dgiwarp.segment.mo", "Message Offset (MO)", base.DEC),
+    seg_payload = ProtoField.bytes("dgiwarp.segment.payload", "Payload"),
+    ack_largest = ProtoField.uint64("dgiwarp.ack.largest", "Largest packet number", base.DEC),
+    ack_delay = ProtoField.uint32("dgiwarp.ack.delay", "Delay in µs", base.DEC),
+    ack_echo = ProtoField.uint32("dgiwarp.ack.echo", "Echo of the time", base.DEC),
+    ack_first = ProtoField.uint32("dgiwarp.ack.first", "Numbers below it in its range", base.DEC),
+    ack_gap = ProtoField.uint32("dgiwarp.ack.gap", "Gap", base.DEC),
+    ack_length = ProtoField.uint32("dgiwarp.ack.length", "Numbers below the end of the range", base.DEC),
+    ack_ect0 = ProtoField.uint32("dgiwarp.ack.ect0", "ECT(0)", base.DEC),
+    ack_ect1 = ProtoField.uint32("dgiwarp.ack.ect1", "ECT(1)", base.DEC),
+    ack_ce = ProtoField.uint32("dgiwarp.ack.ce", "CE", base.DEC),
+    placed_next = ProtoField.uint32("dgiwarp.placed.next", "Segments before this one are placed", base.DEC),
+    placed_map = ProtoField.uint64("dgiwarp.placed.map", "Segments behind it", base.HEX),
+    receives = ProtoField.uint32("dgiwarp.credit.receives", "Receives", base.DEC),
+    window = ProtoField.uint32("dgiwarp.credit.window", "Window", base.DEC),
+    rnr_packet = ProtoField.uint64("dgiwarp.rnr.packet", "Packet number", base.DEC),
+    rnr_message = ProtoField.uint32("dgiwarp.rnr.message", "Message number", base.DEC),
+    rnr_delay = ProtoField.uint32("dgiwarp.rnr.delay", "Delay in µs", base.DEC),
+    error_message = ProtoField.uint32("dgiwarp.error.message", "Message number", base.DEC),
+    error_control = ProtoField.uint32("dgiwarp.error.control", "Terminate Control", base.HEX),
+    hello_version = ProtoField.uint8("dgiwarp.hello.version", "Version", base.DEC),
+    hello_features = ProtoField.uint8("dgiwarp.hello.features", "Features", base.HEX),
+    hello_retry = ProtoField.bool("dgiwarp.hello.retry", "Retry", 8, nil, 0x01),
+    hello_association = ProtoField.uint32("dgiwarp.hello.association", "Association of the sender", base.HEX),
+    proof = ProtoField.uint64("dgiwarp.hello.proof", "Proof", base.HEX),
+    hello_cookie = ProtoField.uint64("dgiwarp.hello.cookie", "Cookie", base.HEX),
+    ping = ProtoField.uint64("dgiwarp.ping", "Data", base.HEX),
+    close_reason = ProtoField.uint32("dgiwarp.close.reason", "Reason", base.DEC, REASONS),
+    close_association = ProtoField.uint32("dgiwarp.close.association", "Association", base.HEX),
+    close_packet = ProtoField.uint64("dgiwarp.close.packet", "Packet number", base.DEC),
     crc = ProtoField.uint32("dgiwarp.crc", "CRC32c", base.HEX),
     crc_status = ProtoField.uint8("dgiwarp.crc.status", "CRC32c status", base.DEC, STATUSES),
     first_frame = ProtoField.framenum("dgiwarp.message.first_frame", "First segment of this message in frame", base.NONE),
@@ -426,6 +490,156 @@ local function add_service(tree, tvb)
     return string.format("Service %s, port %u", SERVICES[kind]:lower(), tvb(12, 2):uint())
 end
 
+-- Octets of the body of each type of frame; those of SEGMENT and ACK vary.
+local BODIES = { [3] = 12, [4] = 8, [5] = 16, [6] = 8, [7] = 32, [8] = 8, [9] = 8, [10] = 16 }
+
+-- A DDP segment of a reliable message.
+local function add_reliable_segment(tree, flags_tvb, tvb)
+    tree:add(f.seg_last, flags_tvb)
+    tree:add(f.seg_receive, flags_tvb)
+    tree:add(f.seg_number, tvb(0, 4))
+    tree:add(f.seg_message, tvb(4, 4))
+    tree:add(f.seg_index, tvb(8, 4))
+    tree:add(f.seg_stream, tvb(12, 2))
+    tree:add(f.seg_after, tvb(14, 2))
+    local all = tvb:len() - 16
+    local tagged = tvb(16, 1):uint() >= 128
+    local header = tagged and 14 or 18
+    tree:add(f.seg_opcode, tvb(17, 1))
+    local opcode = tvb(17, 1):uint() % 16
+    local name = RELIABLE[opcode]
+    if not name then
+        tree:add_proto_expert_info(e.unknown)
+        name = string.format("opcode %u", opcode)
+    end
+    if all < header then
+        return malformed(tree, "Shorter than its headers")
+    end
+    if tagged then
+        tree:add(f.seg_stag, tvb(18, 4))
+        tree:add(f.seg_to, tvb(22, 8))
+    else
+        tree:add(f.seg_word, tvb(18, 4))
+        tree:add(f.seg_qn, tvb(22, 4))
+        tree:add(f.seg_msn, tvb(26, 4))
+        tree:add(f.seg_mo, tvb(30, 4))
+    end
+    if all > header then
+        tree:add(f.seg_payload, tvb(16 + header))
+    end
+    return string.format("%s, message %u, index %u, %u octets", name, tvb(4, 4):uint(), tvb(8, 4):uint(), all - header)
+end
+
+-- An acknowledgement.
+local function add_ack(tree, flags, tvb)
+    local all = tvb:len()
+    local tail = flags % 2 == 1 and 12 or 0
+    local further = all - 20 - tail
+    if further < 0 or further % 8 ~= 0 or further > 31 * 8 then
+        return malformed(tree, "An ACK not of whole ranges")
+    end
+    tree:add(f.ack_largest, tvb(0, 8))
+    tree:add(f.ack_delay, tvb(8, 4))
+    tree:add(f.ack_echo, tvb(12, 4))
+    tree:add(f.ack_first, tvb(16, 4))
+    for at = 20, 20 + further - 8, 8 do
+        tree:add(f.ack_gap, tvb(at, 4))
+        tree:add(f.ack_length, tvb(at + 4, 4))
+    end
+    if tail > 0 then
+        tree:add(f.ack_ect0, tvb(all - 12, 4))
+        tree:add(f.ack_ect1, tvb(all - 8, 4))
+        tree:add(f.ack_ce, tvb(all - 4, 4))
+    end
+    return string.format("ACK %s", tostring(tvb(0, 8):uint64()))
+end
+
+-- The body of a frame; gives what the list of packets says of it.
+local function add_frame(tree, kind, flags_tvb, tvb)
+    local flags = flags_tvb:uint()
+    if kind == 1 then
+        if tvb:len() < 18 then
+            return malformed(tree, "Shorter than its headers")
+        end
+        return add_reliable_segment(tree, flags_tvb, tvb)
+    elseif kind == 2 then
+        return add_ack(tree, flags, tvb)
+    elseif tvb:len() ~= BODIES[kind] then
+        return malformed(tree, "Another length than that of its type")
+    elseif kind == 3 then
+        tree:add(f.placed_next, tvb(0, 4))
+        tree:add(f.placed_map, tvb(4, 8))
+    elseif kind == 4 then
+        tree:add(f.receives, tvb(0, 4))
+        tree:add(f.window, tvb(4, 4))
+    elseif kind == 5 then
+        tree:add(f.rnr_packet, tvb(0, 8))
+        tree:add(f.rnr_message, tvb(8, 4))
+        tree:add(f.rnr_delay, tvb(12, 4))
+    elseif kind == 6 then
+        tree:add(f.error_message, tvb(0, 4))
+        tree:add(f.error_control, tvb(4, 4))
+    elseif kind == 7 then
+        tree:add(f.hello_retry, flags_tvb)
+        tree:add(f.hello_version, tvb(0, 1))
+        tree:add(f.hello_features, tvb(1, 1))
+        tree:add(f.hello_association, tvb(4, 4))
+        tree:add(f.receives, tvb(8, 4))
+        tree:add(f.window, tvb(12, 4))
+        tree:add(f.proof, tvb(16, 8))
+        tree:add(f.hello_cookie, tvb(24, 8))
+        if tvb(0, 1):uint() ~= 1 then
+            tree:add_proto_expert_info(e.unknown)
+        end
+    elseif kind == 8 or kind == 9 then
+        tree:add(f.ping, tvb(0, 8))
+    else
+        tree:add(f.close_reason, tvb(0, 4))
+        tree:add(f.close_association, tvb(4, 4))
+        tree:add(f.close_packet, tvb(8, 8))
+    end
+    return FRAMES[kind]
+end
+
+-- A reliable datagram without its CRC.
+local function add_reliable(tree, tvb)
+    local all = tvb:len()
+    if all < 24 or tvb(0, 1):uint() ~= 0x51 then
+        return malformed(tree, "A reliable datagram has 28 octets or more, T clear and L set")
+    end
+    tree:add(f.eager, tvb(1, 1))
+    tree:add(f.hello, tvb(1, 1))
+    tree:add(f.association, tvb(4, 4))
+    tree:add(f.packet, tvb(8, 8))
+    tree:add(f.time, tvb(16, 4))
+    tree:add(f.rd_epoch, tvb(20, 4))
+    local texts = { string.format("Packet %s", tostring(tvb(8, 8):uint64())) }
+    local at = 24
+    while at < all do
+        if all - at < 4 or all - at - 4 < tvb(at + 2, 2):uint() then
+            texts[#texts + 1] = malformed(tree, "A frame that goes beyond its datagram")
+            break
+        end
+        local kind, length = tvb(at, 1):uint(), tvb(at + 2, 2):uint()
+        local name = FRAMES[kind] or "Unknown"
+        local sub = tree:add(dgiwarp, tvb(at, 4 + length), name)
+        sub:add(f.frame, tvb(at, 1))
+        sub:add(f.frame_flags, tvb(at + 1, 1))
+        sub:add(f.frame_length, tvb(at + 2, 2))
+        if not FRAMES[kind] then
+            texts[#texts + 1] = malformed(sub, "A frame of an unknown type")
+            break
+        elseif kind ~= 0 then
+            local body = length > 0 and tvb(at + 4, length):tvb() or nil
+            local text = body and add_frame(sub, kind, tvb(at + 1, 1), body) or malformed(sub, "A frame without a body")
+            sub:append_text(": " .. text)
+            texts[#texts + 1] = text
+        end
+        at = at + 4 + length
+    end
+    return table.concat(texts, "; ")
+end
+
 -- One datagram; gives what the list of packets says of it.
 local function add_datagram(tvb, pinfo, root, good)
     local tree = root:add(dgiwarp, tvb())
@@ -442,13 +656,15 @@ local function add_datagram(tvb, pinfo, root, good)
     local format = rshift(first, 2) % 16
     local inner = tvb(0, all - 4):tvb()
     local text
-    if first % 4 ~= 1 or format > 3 then
+    if first % 4 ~= 1 or format > 4 then
         tree:add_proto_expert_info(e.unknown)
         text = string.format("format %u, DV %u", format, first % 4)
     elseif format == 2 then
         text = add_exchange(tree, inner)
     elseif format == 3 then
         text = add_service(tree, inner)
+    elseif format == 4 then
+        text = add_reliable(tree, inner)
     else
         text = add_segment(tree, pinfo, inner, format)
     end
@@ -502,7 +718,7 @@ local function heuristic(tvb, pinfo, root)
         return false
     end
     local first = tvb(0, 1):uint()
-    if first % 4 ~= 1 or rshift(first, 2) % 16 > 3 then
+    if first % 4 ~= 1 or rshift(first, 2) % 16 > 4 then
         return false
     end
     local data = tvb:raw()

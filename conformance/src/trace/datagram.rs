@@ -183,6 +183,8 @@ impl Datagrams {
             Ok(Datagram::Segment(segment)) => self.segment(route, segment, report),
             Ok(Datagram::Exchange(exchange)) => self.exchange(route, exchange, report),
             Ok(Datagram::Lookup(lookup)) => self.lookup(route, lookup, octets, report),
+            // Its layout is judged alone.
+            Ok(Datagram::Reliable(_)) => {}
             Err(dropped) => report(rule_of(*dropped, octets), dropped.to_string()),
         }
     }

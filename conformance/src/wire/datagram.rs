@@ -9,6 +9,7 @@ use dgiwarp_codec::crc;
 use thiserror::Error;
 
 use super::ddp::{Place, ReadRequest, TAGGED, TAGGED_LAST, Terminate, UNTAGGED_LAST};
+use super::reliable::Reliable;
 
 /// Octets of the extension of Write-Records and Segmented Sends (Datagram §3).
 pub const EXTENSION: usize = 24;
@@ -41,6 +42,8 @@ pub mod format {
     pub const EXCHANGE: u8 = 2;
     /// Service lookup.
     pub const LOOKUP: u8 = 3;
+    /// A reliable datagram.
+    pub const RELIABLE: u8 = 4;
 }
 
 /// Flags of the extension (Datagram §3).
@@ -363,6 +366,8 @@ pub enum Datagram {
     Exchange(Exchange),
     /// Format 3.
     Lookup(Lookup),
+    /// Format 4.
+    Reliable(Reliable),
 }
 
 impl Datagram {
@@ -373,6 +378,7 @@ impl Datagram {
             Self::Segment(segment) => segment.to_bytes(),
             Self::Exchange(exchange) => exchange.to_bytes(),
             Self::Lookup(lookup) => lookup.to_bytes(),
+            Self::Reliable(reliable) => reliable.to_bytes(),
         })
     }
 
@@ -389,7 +395,7 @@ impl Datagram {
     pub fn segment(&self) -> Option<&Segment> {
         match self {
             Self::Segment(segment) => Some(segment),
-            Self::Exchange(_) | Self::Lookup(_) => None,
+            Self::Exchange(_) | Self::Lookup(_) | Self::Reliable(_) => None,
         }
     }
 }

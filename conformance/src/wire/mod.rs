@@ -3,6 +3,7 @@
 pub mod datagram;
 pub mod ddp;
 pub mod framing;
+pub mod reliable;
 pub mod startup;
 
 /// Octets as hexadecimal digits, at most `most` of them, and how many there are if that is not all.

@@ -3,6 +3,7 @@
 mod datagrams;
 mod decoded;
 mod exchange;
+mod reliable;
 
 use std::env;
 use std::io::{BufRead as _, BufReader};

@@ -6,6 +6,7 @@ use dgiwarp_conform::wire::datagram::{
 };
 use dgiwarp_conform::wire::ddp::{Place, ReadRequest, Segment, Terminate, opcode, word};
 use dgiwarp_conform::wire::hex;
+use dgiwarp_conform::wire::reliable::{Frame, Reliable, SegmentFrame, flag};
 use dgiwarp_conform::wire::startup::{C, M, R, S, Startup};
 
 /// Most octets of a payload that are shown as a field.
@@ -174,6 +175,7 @@ pub(crate) fn of_datagram(seen: &SeenDatagram<'_>) -> Fields {
         Ok(Datagram::Segment(segment)) => fields.extend(of_segment(segment)),
         Ok(Datagram::Exchange(exchange)) => fields.extend(of_exchange(exchange)),
         Ok(Datagram::Lookup(lookup)) => fields.extend(of_lookup(lookup)),
+        Ok(Datagram::Reliable(reliable)) => fields.extend(of_reliable(reliable)),
         Err(dropped) => fields.push(("Dropped", dropped.to_string())),
     }
     fields
@@ -235,4 +237,101 @@ fn of_lookup(lookup: &Lookup) -> Fields {
         ("Q_Key", x(lookup.qkey)),
         ("Private Data", hex(&lookup.private_data, MOST)),
     ]
+}
+
+/// A reliable datagram: its envelope, then its frames, whose fields may come several times.
+fn of_reliable(reliable: &Reliable) -> Fields {
+    let mut fields = vec![
+        ("Format", "4".to_owned()),
+        ("Eager", bit(reliable.flags & flag::EAGER != 0)),
+        ("Hello", bit(reliable.flags & flag::HELLO != 0)),
+        ("Association", x(reliable.association)),
+        ("Packet Number", reliable.number.to_string()),
+        ("Time", reliable.time.to_string()),
+        ("Epoch", x(reliable.epoch)),
+    ];
+    fields.extend(reliable.frames.iter().flat_map(of_frame));
+    fields
+}
+
+fn of_frame(frame: &Frame) -> Fields {
+    match frame {
+        Frame::Pad(length) => vec![("PAD", length.to_string())],
+        Frame::Segment(it) => of_segment_frame(it),
+        Frame::Ack(it) => {
+            let ranges: Vec<_> = (it.ranges.iter())
+                .map(|(from, to)| format!("{from}-{to}"))
+                .collect();
+            let mut fields = vec![
+                ("ACK Ranges", ranges.join(" ")),
+                ("ACK Delay", it.delay.to_string()),
+                ("ACK Echo", it.echo.to_string()),
+            ];
+            if let Some([ect0, ect1, ce]) = it.counts {
+                fields.push(("ACK Counts", format!("{ect0} {ect1} {ce}")));
+            }
+            fields
+        }
+        Frame::Placed { next, map } => {
+            vec![("PLACED Next", next.to_string()), ("PLACED Map", x(*map))]
+        }
+        Frame::Credit { receives, window } => vec![
+            ("CREDIT Receives", receives.to_string()),
+            ("CREDIT Window", window.to_string()),
+        ],
+        Frame::Rnr {
+            packet,
+            message,
+            delay,
+        } => vec![
+            ("RNR Packet Number", packet.to_string()),
+            ("RNR Message Number", message.to_string()),
+            ("RNR Delay", delay.to_string()),
+        ],
+        Frame::Error { message, control } => vec![
+            ("ERROR Message Number", message.to_string()),
+            ("ERROR Terminate Control", x(*control)),
+        ],
+        Frame::Hello(it) => vec![
+            ("HELLO Retry", bit(it.retry)),
+            ("HELLO Features", x(it.features)),
+            ("HELLO Association", x(it.association)),
+            ("HELLO Receives", it.receives.to_string()),
+            ("HELLO Window", it.window.to_string()),
+            ("HELLO Proof", x(it.proof)),
+            ("HELLO Cookie", x(it.cookie)),
+        ],
+        Frame::Ping(data) => vec![("PING", x(*data))],
+        Frame::Pong(data) => vec![("PONG", x(*data))],
+        Frame::Close {
+            reason,
+            association,
+            packet,
+        } => vec![
+            ("CLOSE Reason", reason.to_string()),
+            ("CLOSE Association", x(*association)),
+            ("CLOSE Packet Number", packet.to_string()),
+        ],
+    }
+}
+
+fn of_segment_frame(it: &SegmentFrame) -> Fields {
+    let mut fields = vec![
+        ("SEGMENT Last", bit(it.last)),
+        ("SEGMENT Receive", bit(it.receive)),
+        ("SEGMENT Number", it.number.to_string()),
+        ("SEGMENT Message Number", it.message.to_string()),
+        ("SEGMENT Index", it.index.to_string()),
+        ("SEGMENT Stream", it.stream.to_string()),
+        ("SEGMENT After", it.after.to_string()),
+    ];
+    match Segment::parse(&it.octets) {
+        Some(segment) => {
+            fields.extend(controls(segment.ddp, segment.rdmap));
+            fields.extend(place(segment.place, "Q_Key"));
+            fields.extend(payload(&segment));
+        }
+        None => fields.push(("Payload", hex(&it.octets, MOST))),
+    }
+    fields
 }

@@ -42,9 +42,10 @@ pub(crate) fn value(item: &Item<'_>, octets: bool) -> Value {
         }
         What::Startup { .. } | What::Unjudged(_) => {}
     }
-    let fields: Map<_, _> = (text::fields(item).into_iter())
-        .map(|(name, value)| (name.to_owned(), value.into()))
-        .collect();
+    let mut fields = Map::new();
+    for (name, value) in text::fields(item) {
+        add(&mut fields, name, value.into());
+    }
     if !fields.is_empty() {
         value["fields"] = fields.into();
     }
@@ -52,4 +53,33 @@ pub(crate) fn value(item: &Item<'_>, octets: bool) -> Value {
         value["octets"] = hex(text::octets(item), usize::MAX).into();
     }
     value
+}
+
+/// Adds a field. Fields of frames of one type have the same names: their values are a list.
+fn add(fields: &mut Map<String, Value>, name: &str, value: Value) {
+    match fields.get_mut(name) {
+        None => {
+            fields.insert(name.to_owned(), value);
+        }
+        Some(Value::Array(list)) => list.push(value),
+        Some(first) => *first = Value::Array(vec![first.take(), value]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_comes_again_is_a_list() {
+        let mut fields = Map::new();
+        add(&mut fields, "a", "1".into());
+        for value in ["2", "3", "4"] {
+            add(&mut fields, "b", value.into());
+        }
+        assert_eq!(
+            Value::from(fields),
+            json!({ "a": "1", "b": ["2", "3", "4"] })
+        );
+    }
 }

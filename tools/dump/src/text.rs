@@ -40,6 +40,7 @@ pub(crate) fn line(item: &Item<'_>) -> String {
                 Ok(Datagram::Segment(segment)) => segment.to_string(),
                 Ok(Datagram::Exchange(exchange)) => exchange.to_string(),
                 Ok(Datagram::Lookup(lookup)) => lookup.to_string(),
+                Ok(Datagram::Reliable(reliable)) => reliable.to_string(),
                 Err(dropped) => format!("{} octets, {dropped}", seen.octets.len()),
             };
             let comment = seen

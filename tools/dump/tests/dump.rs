@@ -85,6 +85,81 @@ fn fields_have_the_names_of_the_rfcs_in_text_and_json() {
     );
 }
 
+/// A capture file of raw IP with these datagrams of UDP.
+fn datagrams(path: &Path, all: &[Vec<u8>]) {
+    let header: [u32; 6] = [0xa1b2_c3d4, 0x0002_0004, 0, 0, 262_144, 101];
+    let mut file: Vec<u8> = header.into_iter().flat_map(u32::to_be_bytes).collect();
+    for octets in all {
+        let mut ip = etherparse::Ipv4Header::new(
+            u16::try_from(8 + octets.len()).unwrap(),
+            64,
+            etherparse::IpNumber::UDP,
+            [10, 0, 0, 1],
+            [10, 0, 0, 2],
+        )
+        .unwrap();
+        ip.dont_fragment = true;
+        let mut packet = Vec::new();
+        let builder = etherparse::PacketBuilder::ip(etherparse::IpHeaders::Ipv4(
+            ip,
+            etherparse::Ipv4Extensions::default(),
+        ));
+        builder
+            .udp(40_000, 50_000)
+            .write(&mut packet, octets)
+            .unwrap();
+        let length = u32::try_from(packet.len()).unwrap();
+        file.extend(
+            [0, 0, length, length]
+                .into_iter()
+                .flat_map(u32::to_be_bytes),
+        );
+        file.extend(packet);
+    }
+    std::fs::write(path, file).unwrap();
+}
+
+/// The examples of the specification of reliable datagrams.
+#[test]
+fn reliable_datagrams_are_shown_frame_by_frame() {
+    let text_of = include_str!("../../../rfc-notes/reliable-datagrams.md");
+    let examples: Vec<Vec<u8>> = (text_of.split("```example ").skip(1))
+        .map(|block| {
+            let block = block.split("```").next().unwrap();
+            let words = block.lines().filter(|line| line.starts_with("51 "));
+            let from = words.map(|line| block.find(line).unwrap()).next().unwrap();
+            let words = block[from..].split_whitespace();
+            words
+                .map(|word| u8::from_str_radix(word, 16).unwrap())
+                .collect()
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("reliable.pcap");
+    datagrams(&file, &examples);
+    let shown = text(&dump(&[], &file));
+    assert_eq!(shown.lines().count(), examples.len(), "{shown}");
+    for part in [
+        "association 0x0, packet 0, eager; HELLO association 0xa0b0c0d, 16 receives, 262144 octets; SEGMENT 0 of message 0, index 0, last: Send, 5 octets",
+        "; ACK 99-100 96-97 0-89, 250 µs, ECN 90/0/4; PLACED before 1000 and 0x1; CREDIT 24 receives, 131072 octets; CRC good",
+        "RNR message 5 in packet 41",
+        "CLOSE, unknown association",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let shown = text(&dump(&["-v"], &file));
+    for field in [
+        "    HELLO Cookie = 0x1111111122222222",
+        "    SEGMENT Message Number = 511",
+        "    ACK Ranges = 99-100 96-97 0-89",
+        "    Packet Number = 4886718345",
+        "    ERROR Message Number = 6",
+    ] {
+        assert!(shown.contains(field), "{field}: {shown}");
+    }
+    assert_eq!(text(&dump(&["--findings"], &file)), "");
+}
+
 #[test]
 fn a_pipe_is_followed_and_shown_as_it_comes() {
     let whole = std::fs::read(capture("rping-crc.pcap")).unwrap();

@@ -178,7 +178,7 @@ fn wrong(bench: &mut Bench<'_>, scene: &mut Scene, datagram: &Datagram) -> Resul
     let payload = match datagram {
         Datagram::Segment(segment) if segment.opcode() == opcode::READ_REQUEST => 0,
         Datagram::Segment(segment) => segment.payload.len(),
-        Datagram::Exchange(_) | Datagram::Lookup(_) => 0,
+        Datagram::Exchange(_) | Datagram::Lookup(_) | Datagram::Reliable(_) => 0,
     };
     let short: Vec<_> = (1..body.len() - payload)
         .map(|end| sealed(body[..end].to_vec()))

@@ -59,7 +59,7 @@ fn ask(bench: &Bench<'_>, station: &mut Station, question: &Lookup) -> Heard {
 fn said(heard: &Heard) -> Option<&Lookup> {
     match heard {
         Heard::Datagram(Datagram::Lookup(lookup)) => Some(lookup),
-        Heard::Datagram(Datagram::Segment(_) | Datagram::Exchange(_))
+        Heard::Datagram(Datagram::Segment(_) | Datagram::Exchange(_) | Datagram::Reliable(_))
         | Heard::Bad(..)
         | Heard::Nothing
         | Heard::Unreachable => None,

@@ -8,6 +8,7 @@ use super::{
     Segment, about, format, opcode,
 };
 use crate::wire::ddp::{Place, Terminate, word};
+use crate::wire::reliable::Reliable;
 
 pub(super) fn datagram(octets: &[u8]) -> Result<Datagram, Dropped> {
     let (octets, field) = octets
@@ -37,6 +38,7 @@ pub(super) fn datagram(octets: &[u8]) -> Result<Datagram, Dropped> {
         format::EXCHANGE | format::LOOKUP if first & 3 != 1 => Err(version(0x40)),
         format::EXCHANGE => exchange(octets).map(Datagram::Exchange),
         format::LOOKUP => lookup(octets).map(Datagram::Lookup),
+        format::RELIABLE if first == 0x51 => Reliable::parse(octets).map(Datagram::Reliable),
         other => Err(Dropped::UnknownFormat(other)),
     }
 }

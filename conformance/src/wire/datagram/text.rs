@@ -124,6 +124,7 @@ impl fmt::Display for Datagram {
             Self::Segment(segment) => segment.fmt(f),
             Self::Exchange(exchange) => exchange.fmt(f),
             Self::Lookup(lookup) => lookup.fmt(f),
+            Self::Reliable(reliable) => reliable.fmt(f),
         }
     }
 }

@@ -15,7 +15,7 @@ use dgiwarp_conform::wire::datagram::{Datagram, opcode};
 use dgiwarp_conform::wire::ddp::{Place, ReadRequest};
 use etherparse::PacketBuilder;
 
-const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(20);
 const LENGTH: usize = 20_000;
 
 /// Fields that both decoders know, in this order.
@@ -179,6 +179,7 @@ fn row(datagram: &Datagram) -> Row {
             set("cookie", exchange.cookie);
         }
         Datagram::Lookup(_) => panic!("nobody looked for a service"),
+        Datagram::Reliable(_) => panic!("no queue pair is reliable"),
     }
     row
 }
@@ -199,7 +200,7 @@ fn ours(file: &Path) -> Vec<(Row, Vec<u8>)> {
 }
 
 /// Output of tshark for these fields, one line for each packet.
-fn tshark(file: &Path, fields: &[&str]) -> Vec<String> {
+pub(super) fn tshark(file: &Path, fields: &[&str]) -> Vec<String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/wireshark/dgiwarp.lua");
     let output = Command::new("tshark")
         .arg("-X")
@@ -234,7 +235,7 @@ fn theirs(file: &Path) -> Vec<Row> {
 }
 
 /// Complaints of the dissector: expert items but its notes on complete messages, and what our device says of datagrams that came too late.
-fn complaints(file: &Path) -> Vec<String> {
+pub(super) fn complaints(file: &Path) -> Vec<String> {
     let lines = tshark(file, &["_ws.expert.message", "_ws.malformed"]);
     let items = lines.iter().flat_map(|line| line.split(['\t', '|']));
     items
@@ -265,13 +266,13 @@ fn changed(
     path
 }
 
-fn seal(octets: &mut [u8]) {
+pub(super) fn seal(octets: &mut [u8]) {
     let (before, field) = octets.split_last_chunk_mut::<4>().unwrap();
     *field = crc::to_wire(crc::crc32c(before));
 }
 
 /// A file of raw IP with these octets in one datagram of UDP.
-fn one_packet(path: &Path, octets: &[u8]) {
+pub(super) fn one_packet(path: &Path, octets: &[u8]) {
     let mut packet = Vec::new();
     let builder = PacketBuilder::ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).udp(40_000, 50_000);
     builder.write(&mut packet, octets).unwrap();

@@ -17,7 +17,7 @@ pub(super) fn send(world: &World, pair: &Pair, to: SocketAddr, datagram: Datagra
     match &mut datagram {
         Datagram::Segment(segment) => change(world, segment),
         Datagram::Exchange(exchange) => change_exchange(world, exchange),
-        Datagram::Lookup(_) => {}
+        Datagram::Lookup(_) | Datagram::Reliable(_) => {}
     }
     if let Some(wrong) = ahead(world, &datagram) {
         // The peer may have gone.
@@ -105,7 +105,7 @@ fn ahead(world: &World, datagram: &Datagram) -> Option<Vec<u8>> {
             }
             Some(sealed(octets))
         }
-        Datagram::Lookup(_) => None,
+        Datagram::Lookup(_) | Datagram::Reliable(_) => None,
     }
 }
 

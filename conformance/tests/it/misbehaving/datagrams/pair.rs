@@ -230,11 +230,15 @@ fn take(
 ) -> Result<(), &'static str> {
     let datagram = match Datagram::parse(octets) {
         Ok(datagram) => datagram,
-        Err(dropped) => lenient(world, octets, &dropped).ok_or(match dropped {
+        Err(dropped) => lenient(world, octets, &dropped).ok_or_else(|| match dropped {
             Dropped::BadCrc { .. } => "bad-crc",
             Dropped::UnknownFormat(_) => "unknown-format",
             Dropped::BadVersion { .. } => "bad-version",
             Dropped::UnexpectedOpcode(_) => "unexpected-opcode",
+            // The format is 4, and the rest is nothing of the kind.
+            Dropped::Malformed(_) if octets.first().is_some_and(|it| it >> 2 & 0xf == 4) => {
+                "unknown-format"
+            }
             Dropped::Malformed(_) => "malformed",
         })?,
     };
@@ -249,7 +253,7 @@ fn take(
             }
             take_exchange(world, pair, (from, is_group), exchange)
         }
-        Datagram::Lookup(_) => Err("unknown-format"),
+        Datagram::Lookup(_) | Datagram::Reliable(_) => Err("unknown-format"),
     }
 }
 
