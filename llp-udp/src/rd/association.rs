@@ -37,6 +37,8 @@ const MOST_ACK_DELAY: Duration = Duration::from_millis(1);
 const MOST_PTO: Duration = Duration::from_secs(1);
 /// Numbers of which one is skipped.
 const SKIP: u64 = 512;
+/// Largest packet number.
+const LARGEST: u64 = 1 << 62;
 
 /// Contents of a datagram in flight that may have to go again.
 #[derive(Debug, Clone, Copy, Default)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_codec::{Payload, PayloadSlice};
 
-use super::{Association, Challenge, Contents, ERRORS, NOT_READY, OpenError, PONGS};
+use super::{Association, Challenge, Contents, ERRORS, LARGEST, NOT_READY, OpenError, PONGS};
 use crate::Peer;
 use crate::rd::config::{Cause, Event, RdConfig, Scope, Verdict};
 use crate::rd::congestion::Delivered;
@@ -68,6 +68,9 @@ impl Association {
         place: &mut impl FnMut(&SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
     ) -> Result<(), Ended> {
         let envelope = &datagram.envelope;
+        if envelope.number > LARGEST {
+            return Err(VIOLATION);
+        }
         self.on_address(datagram);
         if self.received.contains(envelope.number) {
             return Ok(());

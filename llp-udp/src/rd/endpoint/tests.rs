@@ -381,3 +381,23 @@ fn a_list_of_those_that_hold_acknowledgements_does_not_grow() {
     assert!(!client.endpoint.holds());
     assert_eq!(client.endpoint.held.len(), 0);
 }
+
+/// Numbers near the end of their range, which the next one would leave.
+#[test]
+fn packet_numbers_have_an_end() {
+    for (number, over) in [(1 << 62, false), ((1 << 62) + 1, true), (u64::MAX, true)] {
+        let (mut client, mut server) = ends(|_| ());
+        client.post(SERVER, 1, 64);
+        let mut datagram = client.transmit(SERVER).remove(0);
+        datagram.truncate(datagram.len() - 4);
+        datagram[8..16].copy_from_slice(&u64::to_be_bytes(number));
+        envelope::seal(&mut datagram, 0);
+        server.receive(CLIENT, &datagram).unwrap();
+        assert_eq!(
+            server.endpoint.associations(),
+            usize::from(!over),
+            "{number}"
+        );
+        assert_eq!(server.placed, usize::from(!over));
+    }
+}
