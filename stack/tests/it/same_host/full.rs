@@ -1,4 +1,4 @@
-//! A peer that is killed while both lanes are full: messages of it wait for receives, and messages to it for room.
+//! Ends of connections while both lanes are full: messages of the peer wait for receives, and messages to it for room.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -37,16 +37,23 @@ fn peer() {
     }
 }
 
-/// Fills both lanes, kills the peer, and waits for all that is posted. Returns whether there were lanes.
-fn kill(waits: Waits) -> bool {
-    let mut process = Process::start(
-        here!("a_peer_that_is_killed_behind_full_lanes_ends_all"),
-        "peer",
-        &[],
-    );
+/// Reason for which the connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// The peer is killed.
+    Death,
+    /// A message has waited for a receive for too long.
+    Timeout,
+}
+
+/// Fills both lanes, lets the connection end, and waits for all that is posted. Returns whether there were lanes.
+fn end(test: &str, reason: Reason, waits: Waits) -> bool {
+    let mut process = Process::start(test, "peer", &[]);
     let to: SocketAddr = process.tells("at ", SOON).parse().unwrap();
     let options = RcOptions {
         completion: Completion::Local,
+        // Longer than it takes to fill the lanes.
+        receive_timeout: (reason == Reason::Timeout).then_some(SOON / 12),
         ..RcOptions::default()
     };
     let end = End::with_options(at_once(SameHostMode::Ring), options);
@@ -68,14 +75,16 @@ fn kill(waits: Waits) -> bool {
             (left, last) = (left - 1, now());
         }
     }
-    process.kill();
-    let killed = now();
+    if reason == Reason::Death {
+        process.kill();
+    }
+    let ends = now();
     while left > 0 {
         let wc = match waits {
             Waits::Sleeping => end.cq.wait(SOON).unwrap(),
             Waits::Polling => end.cq.poll_one().unwrap(),
         };
-        assert!(now() < killed + SOON / 3, "{left} are left");
+        assert!(now() < ends + SOON / 3, "{left} are left");
         if let Some(wc) = wc {
             assert_eq!(wc.wr_id, 1000);
             assert_ne!(wc.status, WcStatus::Success);
@@ -85,13 +94,28 @@ fn kill(waits: Waits) -> bool {
     moved
 }
 
+/// As [`end`], until the stream has moved: on a busy machine the ends may meet later.
+fn end_behind_lanes(test: &str, reason: Reason, waits: Waits) {
+    let moved = (0..10).any(|_| end(test, reason, waits));
+    assert!(moved, "the stream never moved");
+}
+
 #[test]
 fn a_peer_that_is_killed_behind_full_lanes_ends_all() {
     if role().is_some() {
         return peer();
     }
+    let test = here!("a_peer_that_is_killed_behind_full_lanes_ends_all");
     for waits in [Waits::Polling, Waits::Sleeping] {
-        // On a busy machine the ends may meet later.
-        assert!((0..10).any(|_| kill(waits)), "the stream never moved");
+        end_behind_lanes(test, Reason::Death, waits);
     }
+}
+
+#[test]
+fn the_receive_timeout_holds_behind_full_lanes() {
+    if role().is_some() {
+        return peer();
+    }
+    let test = here!("the_receive_timeout_holds_behind_full_lanes");
+    end_behind_lanes(test, Reason::Timeout, Waits::Polling);
 }
