@@ -304,6 +304,11 @@ impl Association {
         self.received.is_held()
     }
 
+    /// Whether something arrived that is not acknowledged.
+    pub(super) const fn owes_acknowledgement(&self) -> bool {
+        self.received.due().is_some()
+    }
+
     /// Fails all messages.
     pub(super) fn fail(&mut self, cause: super::config::Cause, events: &mut VecDeque<Event>) {
         let peer = self.peer;

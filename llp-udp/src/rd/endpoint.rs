@@ -24,6 +24,8 @@ use table::Table;
 
 /// Answers outside associations that wait to be sent.
 const ANSWERS: usize = 64;
+/// Copies of a CLOSE with the last acknowledgement of an association.
+const CLOSES: usize = 3;
 /// Time for which a peer that sent segments shares the receive window.
 const FED: std::time::Duration = std::time::Duration::from_millis(100);
 
@@ -433,12 +435,20 @@ impl Endpoint {
             cause: ended.cause,
         });
         if let Some(reason) = ended.reason {
-            let budget = association.budget();
-            let mut out = Vec::new();
-            association.emit_close(&self.config, now, &Close::new(reason), &mut out);
-            // An address that is not validated hears nothing beyond its share.
-            if out.len() as u64 <= budget {
-                self.answer(association.address, out);
+            // Nobody repeats an acknowledgement that is lost with it.
+            let copies = if association.owes_acknowledgement() {
+                CLOSES
+            } else {
+                1
+            };
+            for _ in 0..copies {
+                let budget = association.budget();
+                let mut out = Vec::new();
+                association.emit_close(&self.config, now, &Close::new(reason), &mut out);
+                // An address that is not validated hears nothing beyond its share.
+                if out.len() as u64 <= budget {
+                    self.answers.push_back((association.address, out));
+                }
             }
         }
         self.former.add(now, &association);

@@ -172,14 +172,49 @@ fn a_close_acknowledges_what_arrived() {
     server.carry(&mut client);
     // All that the client sends from now on is lost, but for the last one.
     client.endpoint.close(client.now, peer(SERVER));
-    let close = client.transmit(SERVER).pop().unwrap();
-    server.receive(CLIENT, &close).unwrap();
+    let closes = client.transmit(SERVER);
+    assert_eq!(closes.len(), CLOSES);
+    server.receive(CLIENT, &closes[CLOSES - 1]).unwrap();
+    // Copies that come late are no datagrams of an association, and have no answer.
+    assert!(server.receive(CLIENT, &closes[0]).is_err());
+    assert_eq!(server.transmit(CLIENT), Vec::<Vec<u8>>::new());
     let mut completed = false;
     while let Some(event) = server.endpoint.poll_event() {
         completed |= matches!(event, Event::Completed { .. });
         assert!(!matches!(event, Event::Failed { .. }), "{event:?}");
     }
     assert!(completed);
+}
+
+/// Without an acknowledgement that is owed one CLOSE will do, and it reaches each of many peers.
+#[test]
+fn each_peer_gets_a_close() {
+    let (mut client, _) = ends(|_| ());
+    for port in 100..300 {
+        let (_, mut server) = ends(|_| ());
+        server.port = port;
+        client.post(port, 1, 64);
+        client.carry(&mut server);
+        server.now += Duration::from_millis(2);
+        client.now = server.now;
+        server.carry(&mut client);
+    }
+    assert_eq!(client.endpoint.associations(), 200);
+    client.now += Duration::from_millis(2);
+    client.endpoint.handle_timeout(client.now);
+    client.transmit(0);
+    client.endpoint.close_all(client.now);
+    let mut out = Vec::new();
+    let mut write = |_, _, _: &SegmentHeader, _: &mut [u8]| ();
+    let mut count = 0;
+    while client
+        .endpoint
+        .poll_transmit(client.now, &mut out, &mut write)
+        .is_some()
+    {
+        count += 1;
+    }
+    assert_eq!((count, client.endpoint.associations()), (200, 0));
 }
 
 /// Peers that are not validated have a limit of their own; the next one is asked for its cookie. Peers that are validated and those that
