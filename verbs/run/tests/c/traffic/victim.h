@@ -53,16 +53,21 @@ static struct round *half_a_round(uint64_t seed)
 	return round;
 }
 
+/* The next messages that may come: as many as there are receives. */
+static void expect_messages(struct end *end, uint64_t others)
+{
+	struct end *peer = end->peer;
+	for (; peer->sent_count < MESSAGES && peer->sent_count < end->received + RECEIVES; peer->sent_count++)
+		peer->sent[peer->sent_count] = scripted(others, peer->sent_count);
+}
+
 static void follow_script(struct round *round, uint64_t own, uint64_t others, int most)
 {
 	struct end *end = &round->ends[0];
 	for (; most > 0 && end->posted - end->done < DEPTH && (!terminates || end->posted < end->received + 1); most--)
 		post_scripted(end, own);
 	post_receives(end, RECEIVES);
-	/* The next messages that may come. */
-	struct end *peer = end->peer;
-	for (; peer->sent_count < MESSAGES && peer->sent_count < end->received + RECEIVES; peer->sent_count++)
-		peer->sent[peer->sent_count] = scripted(others, peer->sent_count);
+	expect_messages(end, others);
 	poll_queues(round);
 }
 
@@ -107,6 +112,8 @@ static void run_killed_round(uint64_t seed)
 	double kill_at = seconds() + below(300) / 1000.0;
 	while (seconds() < kill_at && end->received < MESSAGES - RECEIVES && end->posted < MESSAGES - 2 * DEPTH)
 		follow_script(round, seed + 1, seed, 4);
+	/* It may be killed before anything else. */
+	expect_messages(end, seed);
 	end->is_over = 1;
 	SURE(kill(victim, SIGKILL) == 0);
 	SURE(waitpid(victim, NULL, 0) == victim);
