@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dgiwarp_conform::wire::datagram::{
-    About, Datagram, Dropped, Exchange, Extension, Segment, about, flag, opcode, sealed,
+    About, Datagram, Dropped, Exchange, Extension, Segment, about, flag, format, opcode, sealed,
 };
 use dgiwarp_conform::wire::ddp::Terminate;
 use serde_json::{Value, json};
@@ -236,7 +236,11 @@ fn take(
             Dropped::BadVersion { .. } => "bad-version",
             Dropped::UnexpectedOpcode(_) => "unexpected-opcode",
             // The format is 4, and the rest is nothing of the kind.
-            Dropped::Malformed(_) if octets.first().is_some_and(|it| it >> 2 & 0xf == 4) => {
+            Dropped::Malformed(_)
+                if octets
+                    .first()
+                    .is_some_and(|it| it >> 2 & 0xf == format::RELIABLE) =>
+            {
                 "unknown-format"
             }
             Dropped::Malformed(_) => "malformed",
