@@ -99,6 +99,9 @@ fn relay(client: TcpStream, server: TcpStream, cut: Cut, stop: &AtomicBool) -> u
     passed
 }
 
+/// Private data of the server's reply.
+const WELCOME: &[u8] = b"welcome";
+
 /// One connection through a relay that cuts. Returns how many octets passed.
 fn run(rnics: &[Rnic; 2], cut: Cut) -> usize {
     // One of its own: what came too late for another run is not this one's.
@@ -119,15 +122,15 @@ fn run(rnics: &[Rnic; 2], cut: Cut) -> usize {
         let over = Over(&stop);
         let relaying = scope.spawn(|| relay_first(front, listener.local_addr(), cut, &stop));
         let accepting = scope.spawn(|| accept(listener, server, &stop));
-        let connected = client.qp.connect(at, &MpaConfig::default(), b"hello");
-        match &connected {
-            Ok(_) => use_connection(client, server),
-            // An Initiator that tries again may find a stranger's listener at the port that the relay had.
-            Err(ConnectError::Mpa(_) | ConnectError::Tcp(_) | ConnectError::Rejected(_)) => {}
+        // An Initiator that tries again may find a stranger's listener at the port that the relay had.
+        let connected = match client.qp.connect(at, &MpaConfig::default(), b"hello") {
+            Ok(established) => established.private_data == WELCOME,
+            Err(ConnectError::Mpa(_) | ConnectError::Tcp(_) | ConnectError::Rejected(_)) => false,
             Err(other) => panic!("{cut:?}: {other}"),
-        }
+        };
         let deadline = now() + LIMIT;
-        if connected.is_ok() {
+        if connected {
+            use_connection(client, server);
             let statuses = client.all(3 + 5, deadline);
             statuses.check_order();
             let read = statuses.sends.iter().find(|(wr_id, _)| *wr_id == 11);
@@ -181,7 +184,7 @@ fn use_connection(client: &End, server: &End) {
 fn accept(listener: &RcListener, server: &End, stop: &AtomicBool) -> bool {
     loop {
         let accepted = match listener.accept(Duration::from_millis(20)) {
-            Ok(Some(request)) => request.accept(&server.qp, DEPTHS, b"welcome"),
+            Ok(Some(request)) => request.accept(&server.qp, DEPTHS, WELCOME),
             Ok(None) if stop.load(Ordering::Relaxed) => return false,
             Ok(None) | Err(_) => continue,
         };
