@@ -111,14 +111,14 @@ impl RxBuffer {
     }
 }
 
-/// Takes this thread's room.
+/// Takes this thread's room. At the end of a process its last thread has none any more, and handlers of the end may still send.
 pub(crate) fn take() -> Vec<u8> {
-    STAGING.take()
+    STAGING.try_with(Cell::take).unwrap_or_default()
 }
 
 /// Puts it back.
 pub(crate) fn put_back(staging: Vec<u8>) {
-    STAGING.set(staging);
+    let _ = STAGING.try_with(|room| room.set(staging));
 }
 
 /// Takes this thread's room for the FPDUs of a connection.
