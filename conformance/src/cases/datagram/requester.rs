@@ -345,7 +345,9 @@ fn exchange(bench: &mut Bench<'_>, dice: &mut Dice) -> Result<(), Broken> {
     let proved = asked.requests.iter().all(|(_, _, proved)| *proved);
     // A request that was repeated has a second response, which comes too late.
     let counted = scene.counted(bench, &before)?;
-    let dropped = counted.split(", ").any(|counter| counter == "unsolicited 3");
+    let dropped = counted
+        .split(", ")
+        .any(|counter| counter == "unsolicited 3");
     bench.expect(
         "answers with another nonce, another epoch, and from a stranger",
         is_success(wc.as_ref()) && proved && dropped,

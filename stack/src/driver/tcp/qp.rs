@@ -3,6 +3,7 @@
 mod coming_up;
 mod deferred_disconnect;
 mod ending;
+mod establishment;
 mod lanes;
 mod member;
 mod send_state;
@@ -27,10 +28,7 @@ use crate::driver::reactor::member::{NextReceive, Received};
 use crate::driver::tcp::liveness::Liveness;
 use crate::driver::tcp::pipe::Pipe;
 use crate::driver::tcp::same_host::Refused;
-use crate::{
-    Access, ConnectError, ConnectionEvent, Error, QpCounters, RcOptions, RnrLimits, WcStatus,
-};
-use dgiwarp_engine::cm::connect::is_established;
+use crate::{Access, ConnectError, Error, QpCounters, RcOptions, RnrLimits, WcStatus};
 use dgiwarp_engine::connected::{
     DeferredDisconnect, GracefulClose, RcConfig, RcEngine, RcSendWqe, Taken, TcpClose,
     flush_receives,
@@ -290,50 +288,6 @@ impl RcShared {
     pub(crate) fn unclaim(&self, ticket: ConnectTicket) {
         if ticket.life == self.unlocked.life.load(Ordering::Acquire) {
             self.unlocked.claimed.store(false, Ordering::Release);
-        }
-    }
-
-    /// Reports the establishment of the connection to `queue`, which may be later, and its end. Returns whether it is later.
-    pub(crate) fn report_established(
-        &self,
-        queue: &Arc<CmQueue>,
-        context: u64,
-        pending_established: PendingEstablished,
-    ) -> bool {
-        self.run(|inner| {
-            inner.listener = Some((Arc::clone(queue), context));
-            inner.pending_established = Some(Box::new(pending_established));
-            Self::begin(inner);
-            // It may be over already.
-            self.wind_down(inner);
-            self.note_deadline(inner);
-            inner.pending_established.is_some()
-        })
-    }
-
-    /// Receives on a connection whose establishment is not reported yet. Returns whether it still is not.
-    pub(crate) fn awaits_first_fpdu(&self) -> bool {
-        self.run(|inner| {
-            if inner.pending_established.is_some() {
-                self.receive_once(inner, NextReceive::Unknown, From::All);
-            }
-            inner.pending_established.is_some()
-        })
-    }
-
-    /// Reports the connection as established once it is.
-    fn begin(inner: &mut RcInner) {
-        let (Some(link), Some((queue, context))) = (&inner.link, &inner.listener) else {
-            return;
-        };
-        let has_begun = |it: &mut Box<PendingEstablished>| {
-            is_established(&it.established.negotiation, link.engine.may_send())
-        };
-        if let Some(pending_established) = inner.pending_established.take_if(has_begun) {
-            queue.push(ConnectionEvent::Established {
-                context: *context,
-                established: pending_established.established,
-            });
         }
     }
 
