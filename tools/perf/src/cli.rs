@@ -146,7 +146,7 @@ pub(crate) struct Cli {
 
     /// Measure every quantity that dgiwarp has a goal for, beside raw sockets and what else is installed, and judge it
     #[arg(long, conflicts_with_all = ["transport", "op", "mode", "size", "iters", "window", "rcvbuf", "loss", "mtu",
-          "receivers", "group", "same_host", "wait", "check", "seed"])]
+          "receivers", "group", "same_host", "wait", "check", "no_autocork", "seed"])]
     pub(crate) suite: bool,
 
     /// Only these quantities of the suite (see --suite --list); a list or repeated
@@ -292,6 +292,9 @@ pub(crate) struct RunArgs {
     /// Compare the contents of everything that arrives
     #[arg(long)]
     pub(crate) check: bool,
+    /// Have queue pairs send each message at once, also where several are posted before the next poll (DGIWARP_AUTOCORK=0)
+    #[arg(long)]
+    pub(crate) no_autocork: bool,
     /// Fewer sizes and shorter rounds: done within 30 seconds
     #[arg(long)]
     pub(crate) quick: bool,

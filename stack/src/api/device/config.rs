@@ -285,6 +285,15 @@ pub const KNOBS: &[Knob] = &[
         show: |config| u8::from(config.send_copy).to_string(),
     },
     Knob {
+        name: "DGIWARP_AUTOCORK",
+        help: "1 has messages that are posted back to back wait for the program's next poll, to leave together; 0 sends each at once; 0 or 1",
+        set: |config, text| {
+            config.autocork = number(text, 0, 1)? == 1;
+            Some(())
+        },
+        show: |config| u8::from(config.autocork).to_string(),
+    },
+    Knob {
         name: "DGIWARP_HELLO",
         help: "1 greets the peers of connected queue pairs, to find out whether they are dgiwarp; 0 takes them for others; 0 or 1",
         set: |config, text| {
@@ -420,6 +429,9 @@ pub struct Config {
     /// completed. Else large segments leave from where they lie; a peer that reports a wrong CRC switches this on for connected queue
     /// pairs. Default no.
     pub send_copy: bool,
+    /// Messages that are posted back to back leave together: the first one at once, those behind it when the program polls next or they fill a train. Only
+    /// where a program polls, and at most 4 ms later. Default yes.
+    pub autocork: bool,
     /// Difference between the ports that programs name to rdma_cm and those of the sockets, which are higher, modulo 65,536. This crate only keeps it:
     /// [`ConnectionPort`](crate::ConnectionPort) and [`ConnectionChannel`](crate::ConnectionChannel) take the sockets' own. Default 0.
     pub port_offset: u16,
@@ -458,6 +470,7 @@ impl Default for Config {
             pcap: None,
             stats: None,
             send_copy: false,
+            autocork: true,
             port_offset: 0,
             port_queries: true,
             mpa: MpaConfig {
@@ -572,6 +585,7 @@ mod tests {
             ("DGIWARP_CONNECTION_TIMEOUT_MS", "9000"),
             ("DGIWARP_MAX_RATE", "125000000"),
             ("DGIWARP_FAULT", "drop=0.5,seed=9"),
+            ("DGIWARP_AUTOCORK", "0"),
             ("DGIWARP_HELLO", "0"),
             ("DGIWARP_COMPLETION", "local"),
             ("DGIWARP_NO_RECEIVE", "terminate"),
@@ -587,6 +601,7 @@ mod tests {
         assert_eq!((config.mulpdu, config.group_port), (9000, 4711));
         assert_eq!(config.connection_timeout, Duration::from_secs(9));
         assert_eq!(config.max_rate, 125_000_000);
+        assert!(!config.autocork);
         let same_host = (config.same_host, config.same_host_after);
         assert_eq!(same_host, (SameHostMode::Ring, 70_000));
         assert_eq!(config.record_timeout, Duration::from_millis(50));

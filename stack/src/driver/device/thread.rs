@@ -60,6 +60,8 @@ pub(crate) struct Background {
     shares_host_after: Option<u64>,
     /// Meetings of such connections, from the first one on.
     same_host: OnceLock<Arc<SameHost>>,
+    /// Messages that are posted back to back leave together.
+    autocorks: bool,
     /// Connected QPs copy all payload that they send.
     copies: AtomicBool,
     events: Arc<Events>,
@@ -94,6 +96,7 @@ impl Background {
             mulpdu: (config.mulpdu > 0).then_some(config.mulpdu),
             shares_host_after: config.shares_host().then_some(config.same_host_after),
             same_host: OnceLock::new(),
+            autocorks: config.autocork,
             copies: AtomicBool::new(config.send_copy),
             events,
         }))
@@ -116,6 +119,11 @@ impl Background {
     /// The MULPDU of connected QPs, where the device's settings choose it.
     pub(crate) fn mulpdu(&self) -> Option<u16> {
         self.mulpdu
+    }
+
+    /// Whether messages that are posted back to back leave together.
+    pub(crate) fn autocorks(&self) -> bool {
+        self.autocorks
     }
 
     /// Whether connected QPs copy all that they send, and its CRC is that of the copy.

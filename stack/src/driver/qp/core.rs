@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use crate::api::device::statistics::Counts;
 use crate::driver::cq::completion_queue::CompletionQueue;
+use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
+use crate::driver::qp::cork::Cork;
 use crate::driver::qp::exclusive::Exclusive;
 use crate::driver::qp::posting::{Completions, Posting};
 use crate::driver::reactor::member::{Member, MemberId};
@@ -36,6 +38,12 @@ pub(crate) trait QpState: Debug + Send + Sized + 'static {
     /// Begins or ends a drain of the send queue.
     fn set_sq_drain(qp: &QpCore<Self>, state: &mut Self, drain: SqDrain);
 
+    /// Messages held up until the next poll, where the queue pair does that.
+    #[inline]
+    fn cork(&mut self) -> Option<&mut Cork> {
+        None
+    }
+
     /// Counters of the queue pair.
     fn counters(&self) -> QpCounters;
 
@@ -54,6 +62,13 @@ pub(crate) struct QpParts {
     pub(crate) send_cq: Arc<CompletionQueue>,
     pub(crate) recv_cq: Arc<CompletionQueue>,
     pub(crate) mrs: Arc<MrTable>,
+}
+
+impl QpParts {
+    /// The cork of its send queue.
+    pub(crate) fn cork(&self) -> Cork {
+        Cork::new(self.recv_cq.background().autocorks(), self.max_send_wr)
+    }
 }
 
 /// A queue pair, shared by its handle, its completion queues and the background thread.
@@ -122,9 +137,16 @@ impl<S: QpState> QpCore<S> {
         *self.member.get_or_init(attach)
     }
 
-    /// Runs a control call on the state.
+    /// Runs a control call on the state, behind the messages that wait for a poll.
     pub(crate) fn run<R>(&self, control: impl FnOnce(&mut S) -> R) -> R {
-        self.exclusive.run(control, |state| S::work(self, state))
+        let work = |state: &mut S| S::work(self, state);
+        let first = |state: &mut S| {
+            if state.cork().is_some_and(|cork| cork.is_holding()) {
+                S::work(self, state);
+            }
+            control(state)
+        };
+        self.exclusive.run(first, work)
     }
 
     /// Runs `first` unless another thread is at work.
@@ -171,10 +193,28 @@ impl<S: QpState> QpCore<S> {
         if !self.open.load(Ordering::Acquire) {
             return (0, Err(PostError::State));
         }
-        self.posting
-            .post(&self.exclusive, wqes, least, S::accept, |state| {
+        let work = |state: &mut S| S::work(self, state);
+        let after = |state: &mut S| {
+            if !self.holds(state) {
                 S::work(self, state);
-            })
+            }
+        };
+        self.posting
+            .post(&self.exclusive, wqes, least, (S::accept, after), work)
+    }
+
+    /// Whether what was posted just now waits for the next poll.
+    #[inline]
+    fn holds(&self, state: &mut S) -> bool {
+        let Some(cork) = state.cork() else {
+            return false;
+        };
+        if !self.poll_set.is_polled() || !cork.holds(self.poll_set.arming().polls(), clock::now) {
+            return false;
+        }
+        self.remember_unsent();
+        // The poller may have become a sleeper.
+        self.poll_set.is_polled()
     }
 
     /// Posts work requests in order, until one cannot be accepted.

@@ -1,6 +1,9 @@
 //! The parts of every queue pair: posting, exclusive access to its engine, buffers.
 
 pub(crate) mod core;
+pub(crate) mod cork;
+#[cfg(test)]
+pub(crate) mod cork_tests;
 pub(crate) mod exclusive;
 #[cfg(test)]
 mod exclusive_tests;

@@ -111,7 +111,7 @@ impl<W> Posting<W> {
         }
     }
 
-    /// Gives work requests to the engine in this thread and lets it `work`; if another thread is at work, that one does.
+    /// Gives work requests to the engine in this thread with `accept`, and goes on with `after`; if another thread is at work, that one does the `work`.
     /// Unless there is room for `least` of them, none is accepted. Returns how many were, and why no more.
     #[inline]
     pub(crate) fn post<T>(
@@ -119,7 +119,7 @@ impl<W> Posting<W> {
         exclusive: &Exclusive<T>,
         mut wqes: impl ExactSizeIterator<Item = Result<W, PostError>>,
         least: usize,
-        accept: impl Fn(&mut T, W),
+        (accept, after): (impl Fn(&mut T, W), impl Fn(&mut T)),
         work: impl Fn(&mut T),
     ) -> (usize, Result<(), PostError>) {
         let wanted = wqes.len();
@@ -129,7 +129,7 @@ impl<W> Posting<W> {
                 // Work requests that others posted before go first.
                 self.empty(|wqe| accept(engine, wqe));
                 let taken = take(&mut wqes, admitted, |wqe| accept(engine, wqe));
-                work(engine);
+                after(engine);
                 taken
             },
             &work,

@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use crate::driver::cm::events::{CmQueue, PendingEstablished};
 use crate::driver::device::clock;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
+use crate::driver::qp::cork::Cork;
 use crate::driver::qp::staging;
 use crate::driver::qp::staging::RxBuffer;
 use crate::driver::reactor::member::{NextReceive, Received};
@@ -59,6 +60,7 @@ struct Link {
     deferred_disconnect: DeferredDisconnect,
     /// Nothing is read: the RNR queue is full. Only the end of the stream is checked for.
     paused: bool,
+    cork: Cork,
     /// Timer set at the poll set.
     deadline: Option<Instant>,
     /// Time of the next check of TCP's maximum segment size.
@@ -122,7 +124,10 @@ impl QpState for RcInner {
     #[inline]
     fn accept(&mut self, wqe: RcSendWqe) {
         match &mut self.link {
-            Some(link) => link.engine.accept(wqe),
+            Some(link) => {
+                link.cork.add(wqe.length);
+                link.engine.accept(wqe);
+            }
             None => self.wait(wqe),
         }
     }
@@ -137,6 +142,7 @@ impl QpState for RcInner {
             }
             return;
         };
+        link.cork.release(clock::now);
         // Checked first: a thread that posts a receive sets it, then marks the engine's work as pending.
         let receive_posted = qp.unlocked.receive_posted.load(Ordering::Acquire);
         if !receive_posted && qp.posting.is_handed_over() && qp.send_short(link) {
@@ -164,6 +170,12 @@ impl QpState for RcInner {
             qp.continue_graceful_close(inner);
         }
         qp.note_deadline(inner);
+    }
+
+    #[inline]
+    fn cork(&mut self) -> Option<&mut Cork> {
+        let link = self.link.as_mut()?;
+        (!link.pipe.sends_by_lane()).then_some(&mut link.cork)
     }
 
     #[inline]
@@ -346,6 +358,7 @@ impl RcShared {
                 graceful_close: None,
                 deferred_disconnect: DeferredDisconnect::default(),
                 paused: false,
+                cork: Cork::new(self.background().autocorks(), self.posting.max()),
                 deadline: None,
                 path_check_due: clock::now(),
                 may_meet,

@@ -17,6 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
+use crate::driver::qp::cork::Cork;
 use crate::driver::reactor::member::SocketIndex;
 use crate::driver::reactor::poll_set::By;
 use crate::driver::udp::icmp_errors::IcmpErrors;
@@ -54,6 +55,7 @@ pub(crate) struct UdInner {
     deadline: Option<Instant>,
     /// Datagrams that arrive are dropped: the program's QP is not ready to receive.
     is_unready: bool,
+    cork: Cork,
 }
 
 /// A datagram QP, shared by its handle, its completion queues and the background thread.
@@ -74,6 +76,7 @@ impl QpState for UdInner {
 
     #[inline]
     fn accept(&mut self, wqe: SendWqe) {
+        self.cork.add(wqe.length);
         self.engine.accept(wqe);
     }
 
@@ -83,7 +86,13 @@ impl QpState for UdInner {
             return;
         }
         qp.posting.empty(|wqe| inner.engine.accept(wqe));
+        inner.cork.release(clock::now);
         qp.send_output(inner);
+    }
+
+    #[inline]
+    fn cork(&mut self) -> Option<&mut Cork> {
+        Some(&mut self.cork)
     }
 
     fn flush_overrun(qp: &UdShared, inner: &mut Self) {
@@ -132,6 +141,7 @@ impl UdShared {
             instruments,
             deadline: None,
             is_unready: false,
+            cork: parts.cork(),
         };
         let this = Self::new(parts, inner, (), true)?;
         let member = this.attach();

@@ -17,6 +17,7 @@ use crate::driver::debug::instruments::Instruments;
 use crate::driver::debug::tap::Tap;
 use crate::driver::device::clock;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
+use crate::driver::qp::cork::Cork;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
 use crate::driver::udp::icmp_errors::IcmpErrors;
 use crate::driver::udp::peer_ports::PortState;
@@ -55,6 +56,7 @@ pub(crate) struct RdInner {
     local: IpAddr,
     /// For receives that are posted to a shared queue.
     waiter: Option<WeakWaiter>,
+    cork: Cork,
 }
 
 /// A reliable datagram QP, shared by its handle, its completion queues and the background thread.
@@ -66,6 +68,7 @@ impl QpState for RdInner {
     type Unlocked = AtomicBool;
 
     fn accept(&mut self, wqe: RdSendWqe) {
+        self.cork.add(wqe.send.length);
         self.engine.accept(wqe);
     }
 
@@ -74,7 +77,13 @@ impl QpState for RdInner {
             return;
         }
         qp.posting.empty(|wqe| inner.engine.accept(wqe));
+        inner.cork.release(clock::now);
         qp.transmit(inner);
+    }
+
+    #[inline]
+    fn cork(&mut self) -> Option<&mut Cork> {
+        Some(&mut self.cork)
     }
 
     fn flush_overrun(qp: &RdShared, inner: &mut Self) {
@@ -215,6 +224,7 @@ impl RdShared {
             singly: false,
             local,
             waiter: None,
+            cork: parts.cork(),
         };
         // Silence alone ends an association.
         let reports = inner.ports.main().report_errors(false);
@@ -524,6 +534,10 @@ impl Member for RdShared {
 
     fn flush_unsent(&self) -> Option<bool> {
         self.continue_sending()
+    }
+
+    fn leave_process(&self, at_last: bool) -> bool {
+        at_last || self.continue_sending().is_none()
     }
 
     fn fail_overrun(&self) {

@@ -26,6 +26,7 @@ pub(crate) fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) 
 /// Settings of the device of a reliable queue pair: its row names its way, whatever the environment wants.
 fn device(spec: &EndpointSpec, side: Side) -> Config {
     let mut config = Config::default();
+    config.autocork = spec.autocork;
     config.same_host = match spec.subject.transport {
         Transport::RcRing => SameHostMode::Ring,
         Transport::Ud | Transport::Rd | Transport::Rc | Transport::Udp | Transport::Tcp => {

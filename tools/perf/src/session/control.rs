@@ -24,7 +24,7 @@ use crate::machine::interrupt::Interrupt;
 use crate::measure::Geometry;
 
 /// Version of this protocol; both sides must have the same.
-pub(crate) const PROTOCOL: u32 = 7;
+pub(crate) const PROTOCOL: u32 = 8;
 
 /// How long the peer may take to answer before it counts as failed.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
@@ -114,6 +114,8 @@ pub(crate) struct EndpointSpec {
     pub(crate) seed: u64,
     /// Messages that the sender hands over in one call, where there are no others than those of `size`.
     pub(crate) list: u32,
+    /// Whether messages that queue pairs post back to back leave together.
+    pub(crate) autocork: bool,
     /// Where the receivers are members, if there may be several.
     pub(crate) group: Option<GroupSpec>,
 }
@@ -132,6 +134,7 @@ impl EndpointSpec {
             loss: 0.0,
             seed: 1,
             list: 1,
+            autocork: true,
             group: None,
         }
     }

@@ -253,6 +253,7 @@ fn group(
         let default = EndpointSpec::new(subject, mode, size);
         let spec = EndpointSpec {
             check: args.check,
+            autocork: !args.no_autocork,
             receive_buffer: args.rcvbuf.map_or(default.receive_buffer, narrow),
             mtu: args.mtu.unwrap_or(default.mtu),
             loss,

@@ -72,7 +72,7 @@ pub(crate) const QUANTITIES: &[Quantity] = quantities! {
     "peers-shm", "half round trip, better of UD and RC", "the peer in shared memory": Less;
     "peers-shm-goodput", "goodput from 8 KiB on, better of UD and RC", "the peer in shared memory": More;
     "thesis-latency", "Write-Record half round trip up to 2 KiB", "RC, better of Send and Write": Less 0.82, 0.82;
-    "thesis-goodput", "Write-Record goodput at 1 KiB", "RC, better of Send and Write": More 1.5, 1.5;
+    "thesis-goodput", "Write-Record goodput at 1 KiB, messages one by one", "RC, better of Send and Write": More 1.5, 1.5;
     "loss-goodput", "Write-Record goodput under loss", "(1 - loss) of that without": More 0.95, 0.95;
     "loss-valid", "valid share under loss", "1 - observed loss": Exactly 1.0, 1.0;
     "loss-others", "Send and Read goodput under loss", "(1 - loss) of that without": More;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-const PROTOCOL: u32 = 7;
+const PROTOCOL: u32 = 8;
 /// Nothing here takes longer, on a machine that may have other work.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -83,7 +83,7 @@ impl Control {
     fn open(&mut self, size: u64) -> Value {
         self.call(&json!({"open": {
             "subject": {"transport": "rc", "op": "read"}, "mode": "bw", "size": size, "wait": "block",
-            "receive_buffer": 65_536, "check": false, "mtu": 0, "loss": 0.0, "seed": 1, "list": 1,
+            "receive_buffer": 65_536, "check": false, "mtu": 0, "loss": 0.0, "seed": 1, "list": 1, "autocork": true,
             "group": null,
         }}))
     }

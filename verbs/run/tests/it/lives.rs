@@ -18,6 +18,11 @@ fn a_process_that_sends_and_ends_loses_nothing() {
 }
 
 #[test]
+fn messages_posted_at_once_arrive_whatever_their_program_does_next() {
+    for_each_gid("burst", include_str!("../c/burst.c"));
+}
+
+#[test]
 fn messages_leave_before_their_queue_pair_though_nothing_is_connected_yet() {
     for_each_gid("early", include_str!("../c/early.c"));
 }

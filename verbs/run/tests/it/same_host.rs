@@ -65,3 +65,8 @@ fn a_send_queue_is_drained_and_goes_on() {
 fn polled_completions_free_the_places_of_the_send_queue() {
     runs_both_ways("places", include_str!("../c/places.c"));
 }
+
+#[test]
+fn messages_posted_at_once_arrive_whatever_their_program_does_next() {
+    runs_both_ways("burst", include_str!("../c/burst.c"));
+}

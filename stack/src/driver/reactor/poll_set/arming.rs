@@ -68,6 +68,7 @@ impl PollSet {
     /// A completion queue was armed. A program that waits in a call of the channel receives for itself, and a second sleeper on the
     /// sockets would be woken by each datagram too; for one that polls the channel's descriptor the background thread receives.
     pub(crate) fn want_event(&self) {
+        self.flush_before_sleep();
         if self.waiters_receive.load(Ordering::SeqCst) {
             return self.leave_to_pollers();
         }
@@ -80,6 +81,7 @@ impl PollSet {
 
     /// A thread is about to sleep on the sockets in a call of a channel.
     pub(crate) fn receive_by_waiting(&self) {
+        self.flush_before_sleep();
         self.waiters_receive.store(true, Ordering::SeqCst);
         self.leave_to_pollers();
     }
@@ -108,7 +110,19 @@ impl PollSet {
         self.event_wanted.load(Ordering::SeqCst)
     }
 
+    fn flush_before_sleep(&self) {
+        if self.has_unsent() {
+            self.flush_unsent();
+        }
+    }
+
     // Threads that sleep on the sockets.
+
+    /// Whether a program polls and, as far as the set has learnt, no thread sleeps until something arrives.
+    #[inline]
+    pub(crate) fn is_polled(&self) -> bool {
+        !self.arming.is_on() && !self.has_sleepers() && !self.waiters_receive.load(Ordering::SeqCst)
+    }
 
     pub(crate) fn has_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) > 0

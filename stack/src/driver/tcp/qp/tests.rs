@@ -8,6 +8,7 @@ use dgiwarp_llp_tcp_mpa::Connection;
 
 use super::Startup;
 use crate::driver::device::clock;
+use crate::driver::qp::cork_tests::Corked;
 use crate::driver::tcp::memory_pipe::MemoryPipe;
 use crate::driver::tcp::pipe::Pipe;
 use crate::{
@@ -167,4 +168,34 @@ fn an_end_that_is_destroyed_flushes_the_receives_of_the_other() {
     drop(one);
     let flushed = other.wait();
     assert_eq!((flushed.wr_id, flushed.status), (7, WcStatus::Flushed));
+}
+
+#[test]
+fn messages_posted_back_to_back_leave_whatever_follows() {
+    for leaves_process in [true, false] {
+        let [one, other] = connected(options(Completion::Local));
+        let send = |from: &End, to: &End| {
+            let sges = [to.mr.sge(..64)];
+            let wr_id = 1;
+            to.qp.post_recv(&[RecvWr { wr_id, sges: &sges }]).unwrap();
+            let sges = [from.mr.sge(..64)];
+            let wr = RcSendWr {
+                signaled: false,
+                ..RcSendWr::send(1, &sges)
+            };
+            from.qp.post_send(&[wr]).unwrap();
+        };
+        let received = |wc: Wc| assert_eq!((wc.wr_id, wc.status), (1, WcStatus::Success));
+        let corked = Corked {
+            core: &one.qp.shared,
+            post: &|| send(&one, &other),
+            arrive: &|| received(other.wait()),
+            receive: &|| {
+                send(&other, &one);
+                while one.cq.poll_one().unwrap().map(received).is_none() {}
+            },
+            close: &|| one.qp.shared.close(),
+        };
+        corked.check(leaves_process);
+    }
 }

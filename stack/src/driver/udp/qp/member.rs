@@ -41,6 +41,10 @@ impl Member for UdShared {
         self.continue_sending()
     }
 
+    fn leave_process(&self, at_last: bool) -> bool {
+        at_last || self.continue_sending().is_none()
+    }
+
     fn fail_overrun(&self) {
         self.flush_overrun();
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use dgiwarp_llp_udp::Peer;
 
 use crate::driver::device::clock;
+use crate::driver::qp::cork_tests::Corked;
 use crate::driver::reactor::member::Member;
 use crate::driver::udp::memory_port::MemoryPort;
 use crate::driver::udp::path_cache::PathCache;
@@ -150,6 +151,28 @@ fn busy_peers_have_ports_of_their_own() {
     for end in [&one, &other] {
         let own = end.qp.shared.run(|inner| inner.ports.siblings().count());
         assert_eq!(own, 1);
+    }
+}
+
+#[test]
+fn messages_posted_back_to_back_leave_whatever_follows() {
+    for leaves_process in [true, false] {
+        let [one, other] = ends();
+        let send = |from: &End, to: &End| {
+            to.post_recv(1);
+            from.post(1, Operation::Send { immediate: None }, 64, to);
+        };
+        let corked = Corked {
+            core: &one.qp.shared,
+            post: &|| send(&one, &other),
+            arrive: &|| while other.wait().opcode != WcOpcode::Recv {},
+            receive: &|| {
+                send(&other, &one);
+                while one.cq.poll_one().unwrap().map(|wc| wc.opcode) != Some(WcOpcode::Recv) {}
+            },
+            close: &|| one.qp.shared.close(),
+        };
+        corked.check(leaves_process);
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use dgiwarp_llp_udp::Peer;
 
 use crate::driver::device::clock;
+use crate::driver::qp::cork_tests::Corked;
 use crate::{
     Access, AddressHandle, Buffer, Config, Cq, Destination, Mr, QpAttr, RcOperation, RcSendWr,
     RdQp, RdQpAttr, RdSendWr, RecvWr, Rnic, Wc, WcStatus,
@@ -41,6 +42,14 @@ impl End {
 
     /// Sends a message that arrives and is placed.
     fn send(&self, number: u64, to: &Self, length: usize) {
+        self.post(number, to, length, true);
+        for (end, octets) in [(to, length), (self, length)] {
+            let wc = end.wait();
+            assert_eq!((wc.wr_id, wc.byte_len as usize), (number, octets));
+        }
+    }
+
+    fn post(&self, number: u64, to: &Self, length: usize, signaled: bool) {
         let sges = [to.mr.sge(..)];
         let wr_id = number;
         to.qp.post_recv(&[RecvWr { wr_id, sges: &sges }]).unwrap();
@@ -51,12 +60,11 @@ impl End {
         };
         let sges = [self.mr.sge(..length)];
         let operation = RcOperation::Send { invalidate: None };
-        let wr = RcSendWr::new(wr_id, operation, &sges);
+        let wr = RcSendWr {
+            signaled,
+            ..RcSendWr::new(wr_id, operation, &sges)
+        };
         self.qp.post_send(&[RdSendWr { destination, wr }]).unwrap();
-        for (end, octets) in [(to, length), (self, length)] {
-            let wc = end.wait();
-            assert_eq!((wc.wr_id, wc.byte_len as usize), (number, octets));
-        }
     }
 
     fn wait(&self) -> Wc {
@@ -120,5 +128,23 @@ fn a_place_goes_from_an_idle_peer_to_a_busy_one() {
     for (client, number) in clients.iter().zip(80..) {
         client.send(number, &server, LENGTH);
         server.send(number, client, LENGTH);
+    }
+}
+
+#[test]
+fn messages_posted_back_to_back_leave_whatever_follows() {
+    for leaves_process in [true, false] {
+        let [one, other] = [(); 2].map(|()| End::new(4));
+        let corked = Corked {
+            core: &one.qp.shared,
+            post: &|| one.post(1, &other, 64, false),
+            arrive: &|| assert_eq!(other.wait().wr_id, 1),
+            receive: &|| {
+                other.post(2, &one, 64, false);
+                while one.cq.poll_one().unwrap().is_none() {}
+            },
+            close: &|| one.qp.shared.close(),
+        };
+        corked.check(leaves_process);
     }
 }

@@ -109,6 +109,7 @@ impl Ud {
         let mut config = Config::default();
         config.receive_buffer = spec.receive_buffer;
         config.max_mtu = spec.mtu;
+        config.autocork = spec.autocork;
         if let Some(group) = spec.group {
             config.group_port = group.port;
         }

@@ -42,9 +42,14 @@ fn goodput(quantity: &'static str, ours: Subject, base: Subject) -> Case {
     )
 }
 
-/// Messages of 1 KiB, where TCP has more to do for each than UDP.
+/// Messages of 1 KiB that leave one by one, as the thesis' do: TCP has more to do for each than UDP.
 pub(super) fn short_goodput(pace: Pace) -> Planned {
-    let members = MESSAGES.map(|subject| Member::of(subject, Mode::Bw, KIB, Wait::Spin));
+    let members = MESSAGES.map(|subject| {
+        Member::endpoint(EndpointSpec {
+            autocork: false,
+            ..EndpointSpec::new(subject, Mode::Bw, KIB)
+        })
+    });
     let thesis = Case::new(
         "thesis-goodput",
         short(KIB),

@@ -29,6 +29,7 @@ impl Requester for UdRequester {
         let mut config = Config::default();
         config.receive_buffer = spec.receive_buffer;
         config.max_mtu = spec.mtu;
+        config.autocork = spec.autocork;
         // The data comes to the client.
         if spec.loss > 0.0 && side == Side::Client {
             config.fault = Some(Fault {
