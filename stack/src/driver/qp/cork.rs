@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_udp::{MAX_TRAIN_DATAGRAMS, MAX_TRAIN_OCTETS};
+use dgiwarp_llp_udp::{MAX_TRAIN_DATAGRAMS, MAX_TRAIN_OCTETS, Peer};
 
 /// Octets of headers that a message has around its payload, at most.
 const OVERHEAD: usize = 128;
@@ -26,6 +26,10 @@ pub(crate) struct Cork {
     messages: usize,
     octets: usize,
     last: usize,
+    /// Peer of the last message, where a queue pair has several.
+    peer: Option<Peer>,
+    /// The messages that wait are to different peers.
+    is_mixed: bool,
     /// The program's polls at the last post.
     polls: u64,
     /// Time since which messages wait.
@@ -47,6 +51,8 @@ impl Cork {
             messages: 0,
             octets: 0,
             last: 0,
+            peer: None,
+            is_mixed: false,
             polls: 0,
             since: None,
             pause: 0,
@@ -54,9 +60,13 @@ impl Cork {
         }
     }
 
-    /// Takes note of a posted message.
+    /// Takes note of a posted message, to a `peer` where the queue pair has several.
     #[inline]
-    pub(crate) fn add(&mut self, length: u32) {
+    pub(crate) fn add(&mut self, length: u32, peer: Option<Peer>) {
+        if self.peer != peer {
+            self.peer = peer;
+            self.is_mixed = true;
+        }
         self.messages += 1;
         self.last = length as usize + OVERHEAD;
         self.octets = self.octets.saturating_add(self.last);
@@ -81,7 +91,8 @@ impl Cork {
             return false;
         }
         let with_another = self.octets.saturating_add(self.last);
-        if self.messages >= self.most || with_another > MAX_TRAIN_OCTETS {
+        // No train has messages to different peers.
+        if self.is_mixed || self.messages >= self.most || with_another > MAX_TRAIN_OCTETS {
             return false;
         }
         let now = now();
@@ -100,6 +111,7 @@ impl Cork {
     pub(crate) fn release(&mut self, now: impl FnOnce() -> Instant) {
         self.messages = 0;
         self.octets = 0;
+        self.is_mixed = false;
         if let Some(since) = self.since.take() {
             self.learn(now().saturating_duration_since(since));
         }
@@ -117,6 +129,8 @@ impl Cork {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
     use super::*;
     use crate::driver::device::clock;
 
@@ -126,6 +140,7 @@ mod tests {
     struct Program {
         cork: Cork,
         length: u32,
+        peer: SocketAddr,
         polls: u64,
         now: Instant,
     }
@@ -135,6 +150,7 @@ mod tests {
             Self {
                 cork: Cork::new(true, max_send_wr),
                 length,
+                peer: (Ipv4Addr::LOCALHOST, 1).into(),
                 polls: 1,
                 now: clock::now(),
             }
@@ -143,7 +159,7 @@ mod tests {
         /// Whether a message that is posted `after` the last event waits.
         fn post(&mut self, after: Duration) -> bool {
             self.now += after;
-            self.cork.add(self.length);
+            self.cork.add(self.length, Some(Peer::ip(self.peer)));
             let holds = self.cork.holds(self.polls, || self.now);
             if !holds {
                 self.cork.release(|| self.now);
@@ -191,6 +207,20 @@ mod tests {
             program.poll(SOON);
             assert!(!program.post(SOON));
         }
+    }
+
+    #[test]
+    fn a_message_to_another_peer_does_not_wait() {
+        let mut program = Program::new(1000, 64);
+        program.poll(SOON);
+        for port in 1..10 {
+            program.peer.set_port(port);
+            assert!(!program.post(SOON));
+        }
+        assert!(program.post(SOON));
+        assert!(program.post(SOON));
+        program.peer.set_port(10);
+        assert!(!program.post(SOON), "those before it leave, too");
     }
 
     #[test]

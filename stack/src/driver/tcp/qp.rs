@@ -125,7 +125,7 @@ impl QpState for RcInner {
     fn accept(&mut self, wqe: RcSendWqe) {
         match &mut self.link {
             Some(link) => {
-                link.cork.add(wqe.length);
+                link.cork.add(wqe.length, None);
                 link.engine.accept(wqe);
             }
             None => self.wait(wqe),

@@ -76,7 +76,7 @@ impl QpState for UdInner {
 
     #[inline]
     fn accept(&mut self, wqe: SendWqe) {
-        self.cork.add(wqe.length);
+        self.cork.add(wqe.length, Some(wqe.peer));
         self.engine.accept(wqe);
     }
 

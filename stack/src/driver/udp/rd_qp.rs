@@ -68,7 +68,7 @@ impl QpState for RdInner {
     type Unlocked = AtomicBool;
 
     fn accept(&mut self, wqe: RdSendWqe) {
-        self.cork.add(wqe.send.length);
+        self.cork.add(wqe.send.length, Some(wqe.peer));
         self.engine.accept(wqe);
     }
 
