@@ -28,7 +28,7 @@ use crate::datagram::errors::ErrorQueue;
 use crate::datagram::{Arrival, ErrorEntry, ErrorReason, SendOutcome, Transmitted};
 use crate::recv_queue::Tables;
 use crate::sq_drain::SqDrain;
-use crate::types::{AsyncEvent, QpCounters};
+use crate::types::{AsyncEvent, QpCounters, Route};
 use inbound::Inbound;
 use outbound::{Outbound, Outcome};
 use responder::Responder;
@@ -52,6 +52,9 @@ pub trait DatagramSink {
         octets: &[u8],
         train: &Train,
     ) -> SendOutcome;
+
+    /// The path back to a peer that asked something of an address of ours. `None` where there is none.
+    fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<Route>;
 }
 
 /// The engine of one reliable datagram QP.
@@ -209,6 +212,11 @@ impl RdEngine {
         self.outbound
             .post(now, tables, &mut self.endpoint, completions);
         self.inbound.grant(tables.recv_queue, &mut self.endpoint);
+        let outbound = &self.outbound;
+        self.responder
+            .find_paths(now, tables.mrs, &mut self.endpoint, |peer| {
+                sink.path(peer, outbound.source(peer))
+            });
         let mut budget = budget;
         while budget > 0 {
             if self.output.peer.is_none() && !self.fill(now, tables, completions) {

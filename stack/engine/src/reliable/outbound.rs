@@ -30,7 +30,7 @@ const LOOPBACK_DATAGRAM: u16 = 16_512;
 pub(super) const ORD: usize = 16;
 
 /// Longest datagram of a route in octets. Between hosts it has no more than `network`, which every path of an Ethernet takes.
-fn longest(route: &Route, now: Instant, network: u16) -> u16 {
+pub(super) fn longest(route: &Route, now: Instant, network: u16) -> u16 {
     let most = match route.path_kind() {
         PathKind::Loopback { .. } => LOOPBACK_DATAGRAM,
         PathKind::Network => network,

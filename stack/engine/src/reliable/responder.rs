@@ -10,12 +10,15 @@ use dgiwarp_memory::Access;
 use dgiwarp_rdmap::stream::StreamError;
 use dgiwarp_rdmap::wire::{AtomicRequest, AtomicResponse, Opcode, ReadRequest, atomic};
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::config::RdQpConfig;
+use super::outbound::longest;
 use super::segment::{self, AROUND, RESPONSES, Request, TAGGED, UNTAGGED, refuse};
 use crate::connected::update;
 use crate::mr::{MrTable, StreamId, Use};
+use crate::types::Route;
 
 /// Requests of one peer whose responses it has not acknowledged (§7).
 pub(super) const MOST_REQUESTS: usize = 32;
@@ -33,6 +36,10 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct Source {
     waiting: Vec<Waiting>,
+    /// The path back, once it is known.
+    path: Option<Path>,
+    /// Reads whose turn has come, and which wait for the path.
+    due: VecDeque<u32>,
     /// Responses that are not acknowledged.
     responses: usize,
 }
@@ -52,11 +59,23 @@ struct Response {
     body: Body,
 }
 
+/// The path back to a peer that asks.
+#[derive(Debug)]
+enum Path {
+    Known(Route),
+    /// As long datagrams as the association has.
+    Unknown,
+}
+
 /// The target of the peers' requests.
 #[derive(Debug)]
 pub(super) struct Responder {
     stream: StreamId,
+    /// Longest datagram between hosts, in octets.
+    network: u16,
     peers: FxHashMap<Peer, Source>,
+    /// Peers with Reads that wait for the path.
+    pathless: Vec<Peer>,
     responses: FxHashMap<u64, Response>,
     next: u64,
     /// Peer of a response whose memory is gone.
@@ -67,7 +86,9 @@ impl Responder {
     pub(super) fn new(config: RdQpConfig) -> Self {
         Self {
             stream: config.stream(),
+            network: config.rd.datagram,
             peers: FxHashMap::default(),
+            pathless: Vec::new(),
             responses: FxHashMap::default(),
             next: RESPONSE,
             broken: None,
@@ -136,10 +157,22 @@ impl Responder {
         let Some(at) = from.waiting.iter().position(|it| it.message == message) else {
             return false;
         };
+        // Atomics take one segment on any path.
+        if from.path.is_none() && matches!(from.waiting[at].request, Request::Read(_)) {
+            if from.due.is_empty() {
+                self.pathless.push(peer);
+            }
+            from.due.push_back(message);
+            return true;
+        }
         let request = from.waiting.remove(at).request;
         let Some(datagram) = endpoint.datagram(peer) else {
             // The association has ended meanwhile.
             return true;
+        };
+        let datagram = match &from.path {
+            Some(Path::Known(route)) => longest(route, now, self.network),
+            Some(Path::Unknown) | None => datagram,
         };
         match self.carry_out(peer, request, datagram, mrs) {
             Ok((body, mut post)) => {
@@ -154,6 +187,39 @@ impl Responder {
             Err(error) => endpoint.refuse(now, peer, message, segment::control_of(error)),
         }
         true
+    }
+
+    /// Carries out the Reads that waited for a path, as `path` finds it.
+    #[inline]
+    pub(super) fn find_paths(
+        &mut self,
+        now: Instant,
+        mrs: &MrTable,
+        endpoint: &mut Endpoint,
+        path: impl FnMut(Peer) -> Option<Route>,
+    ) {
+        if !self.pathless.is_empty() {
+            self.carry_out_due(now, mrs, endpoint, path);
+        }
+    }
+
+    #[cold]
+    fn carry_out_due(
+        &mut self,
+        now: Instant,
+        mrs: &MrTable,
+        endpoint: &mut Endpoint,
+        mut path: impl FnMut(Peer) -> Option<Route>,
+    ) {
+        for peer in std::mem::take(&mut self.pathless) {
+            let Some(from) = self.peers.get_mut(&peer) else {
+                continue;
+            };
+            from.path = Some(path(peer).map_or(Path::Unknown, Path::Known));
+            for message in std::mem::take(&mut from.due) {
+                self.deliver(now, (peer, message), mrs, endpoint);
+            }
+        }
     }
 
     fn carry_out(

@@ -51,6 +51,10 @@ impl DatagramSink for Wire {
         }
         SendOutcome::Sent
     }
+
+    fn path(&mut self, _: Peer, _: Option<IpAddr>) -> Option<Route> {
+        None
+    }
 }
 
 struct End {

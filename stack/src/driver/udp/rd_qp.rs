@@ -16,10 +16,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::debug::tap::Tap;
 use crate::driver::device::clock;
+use crate::driver::device::thread::Background;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
 use crate::driver::qp::cork::Cork;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
 use crate::driver::udp::icmp_errors::IcmpErrors;
+use crate::driver::udp::path_cache::PathCache;
 use crate::driver::udp::peer_ports::PortState;
 use crate::driver::udp::ports::{Advice, Ports};
 use crate::driver::udp::socket::{Leave, ReceiveBuffer};
@@ -29,7 +31,7 @@ use dgiwarp_engine::datagram::{Arrival, SendOutcome, Transmitted};
 use dgiwarp_engine::recv_queue::{Waiter, WeakWaiter};
 use dgiwarp_engine::reliable::{DatagramSink, RdEngine, RdSendWqe};
 use dgiwarp_engine::sq_drain::SqDrain;
-use dgiwarp_engine::types::earliest;
+use dgiwarp_engine::types::{Route, earliest};
 
 /// Datagrams that one QP sends before others are served.
 const SEND_BUDGET: usize = 64;
@@ -56,6 +58,8 @@ pub(crate) struct RdInner {
     local: IpAddr,
     /// For receives that are posted to a shared queue.
     waiter: Option<WeakWaiter>,
+    /// Paths back to requesters.
+    path_cache: PathCache,
     cork: Cork,
 }
 
@@ -126,6 +130,8 @@ struct RdSink<'a> {
     singly: &'a mut bool,
     /// A peer that became busy with this train.
     connect: Option<(SocketIndex, Peer, IpAddr)>,
+    path_cache: &'a mut PathCache,
+    background: &'a Background,
 }
 
 impl RdSink<'_> {
@@ -204,6 +210,11 @@ impl DatagramSink for RdSink<'_> {
             },
         }
     }
+
+    fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<Route> {
+        let limit = |mtu| self.background.limit_mtu(mtu);
+        self.path_cache.path(peer, from, self.ports.main(), limit)
+    }
 }
 
 impl RdShared {
@@ -224,6 +235,7 @@ impl RdShared {
             singly: false,
             local,
             waiter: None,
+            path_cache: PathCache::default(),
             cork: parts.cork(),
         };
         // Silence alone ends an association.
@@ -276,6 +288,7 @@ impl RdShared {
             local,
             waiter,
             singly,
+            path_cache,
             ..
         } = inner;
         // Before the engine looks at the queue: a receive that is posted later has the engine look again.
@@ -292,6 +305,8 @@ impl RdShared {
             local: *local,
             singly,
             connect: None,
+            path_cache,
+            background: self.background(),
         };
         let sent = engine.transmit(
             now,
