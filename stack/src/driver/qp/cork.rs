@@ -16,6 +16,8 @@ const TOO_LONG: Duration = Duration::from_micros(50);
 /// Posts that leave at once after such a wait; twice as many after another one, up to the most.
 const PAUSE: u32 = 64;
 const LONGEST_PAUSE: u32 = 1 << 16;
+/// Share of the pause that each poll in time takes from it: one wait that was too long in ten makes it longer and longer.
+const FORGET: u32 = 16;
 
 /// Messages that wait for the next poll.
 #[derive(Debug)]
@@ -122,7 +124,7 @@ impl Cork {
             self.pause = self.next_pause;
             self.next_pause = (self.next_pause * 2).min(LONGEST_PAUSE);
         } else {
-            self.next_pause = (self.next_pause / 2).max(PAUSE);
+            self.next_pause = (self.next_pause - self.next_pause / FORGET).max(PAUSE);
         }
     }
 }
@@ -252,10 +254,26 @@ mod tests {
         }
         assert_eq!(late(&mut program), LONGEST_PAUSE as usize);
         program.cork.pause = 0;
-        for _ in 0..20 {
+        for _ in 0..200 {
             assert!(program.held() > 1);
         }
         late(&mut program);
         assert_eq!(late(&mut program), 64);
+    }
+
+    #[test]
+    fn polls_in_time_do_not_outweigh_those_that_come_late() {
+        let mut program = Program::new(1000, 64);
+        for _ in 0..20 {
+            for _ in 0..5 {
+                program.cork.pause = 0;
+                program.held();
+            }
+            program.cork.pause = 0;
+            program.poll(SOON);
+            assert!(!program.post(SOON) && program.post(SOON));
+            program.poll(TOO_LONG);
+        }
+        assert!(program.cork.next_pause > LONGEST_PAUSE / 2);
     }
 }
