@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::{MAX_TRAIN_DATAGRAMS, MAX_TRAIN_OCTETS, Peer};
 
+/// Length from which a message does not wait.
+const LONG: u32 = 8192;
 /// Octets of headers that a message has around its payload, at most.
 const OVERHEAD: usize = 128;
 /// Time for which messages are held up while the program goes on posting.
@@ -30,8 +32,8 @@ pub(crate) struct Cork {
     last: usize,
     /// Peer of the last message, where a queue pair has several.
     peer: Option<Peer>,
-    /// The messages that wait are to different peers.
-    is_mixed: bool,
+    /// The last message cannot leave together with those before it.
+    joins_none: bool,
     /// The program's polls at the last post.
     polls: u64,
     /// Time since which messages wait.
@@ -54,7 +56,7 @@ impl Cork {
             octets: 0,
             last: 0,
             peer: None,
-            is_mixed: false,
+            joins_none: false,
             polls: 0,
             since: None,
             pause: 0,
@@ -65,10 +67,9 @@ impl Cork {
     /// Takes note of a posted message, to a `peer` where the queue pair has several.
     #[inline]
     pub(crate) fn add(&mut self, length: u32, peer: Option<Peer>) {
-        if self.peer != peer {
-            self.peer = peer;
-            self.is_mixed = true;
-        }
+        // No train has messages to different peers; long ones leave from where they lie, each by itself.
+        self.joins_none = self.peer != peer || length >= LONG;
+        self.peer = peer;
         self.messages += 1;
         self.last = length as usize + OVERHEAD;
         self.octets = self.octets.saturating_add(self.last);
@@ -93,8 +94,7 @@ impl Cork {
             return false;
         }
         let with_another = self.octets.saturating_add(self.last);
-        // No train has messages to different peers.
-        if self.is_mixed || self.messages >= self.most || with_another > MAX_TRAIN_OCTETS {
+        if self.joins_none || self.messages >= self.most || with_another > MAX_TRAIN_OCTETS {
             return false;
         }
         let now = now();
@@ -113,7 +113,6 @@ impl Cork {
     pub(crate) fn release(&mut self, now: impl FnOnce() -> Instant) {
         self.messages = 0;
         self.octets = 0;
-        self.is_mixed = false;
         if let Some(since) = self.since.take() {
             self.learn(now().saturating_duration_since(since));
         }
@@ -187,7 +186,8 @@ mod tests {
     fn messages_wait_until_they_fill_a_train() {
         assert_eq!(Program::new(1000, 64).held(), MAX_TRAIN_DATAGRAMS - 1);
         assert_eq!(Program::new(1000, 4096).held(), 14);
-        assert_eq!(Program::new(1000, 1 << 20).held(), 0);
+        assert_eq!(Program::new(1000, LONG - 1).held(), 6);
+        assert_eq!(Program::new(1000, LONG).held(), 0);
         assert_eq!(Program::new(1000, u32::MAX).held(), 0);
     }
 
