@@ -671,6 +671,28 @@ mod tests {
         assert!(set.arming().is_on(), "it does not");
     }
 
+    /// A thread that posts may leave a message to the poller while another one arms the set, which gets no ticks then.
+    #[test]
+    fn arming_wakes_the_background_thread_for_what_was_left_to_the_poller() {
+        let waker = Arc::new(Waker::new().unwrap());
+        let set = PollSet::new(1, Arc::clone(&waker)).unwrap();
+        let woken = || {
+            let mut events = [EpollEvent::empty(); 2];
+            let woken = waker.wait(&mut events, EpollTimeout::ZERO).unwrap().len();
+            waker.acknowledge();
+            woken
+        };
+        let member = InMemory::new(1);
+        let id = join(&set, &member);
+        set.add_unsent(id);
+        assert_eq!(woken(), 0);
+        set.arm();
+        assert_eq!(woken(), 1);
+        set.flush_unsent();
+        set.arm();
+        assert_eq!(woken(), 0);
+    }
+
     #[test]
     fn members_with_unsent_messages_take_turns() {
         let set = set();

@@ -46,6 +46,10 @@ impl PollSet {
     pub(crate) fn arm(&self) {
         self.arming.turn(true);
         self.rearm();
+        // Left to the poller a moment ago, by a thread that posts: a set that is armed gets no ticks.
+        if self.has_unsent() {
+            self.waker.wake();
+        }
     }
 
     /// Continues to watch after an event, unless a poller disarmed the set meanwhile: that often happens at this very moment, with the same
