@@ -85,8 +85,9 @@ impl PollSet {
 
     /// A thread is about to sleep on the sockets in a call of a channel.
     pub(crate) fn receive_by_waiting(&self) {
-        self.flush_before_sleep();
         self.waiters_receive.store(true, Ordering::SeqCst);
+        // Afterwards: from now on, posts leave nothing to a poller.
+        self.flush_before_sleep();
         self.leave_to_pollers();
     }
 
