@@ -38,11 +38,8 @@ pub(crate) trait QpState: Debug + Send + Sized + 'static {
     /// Begins or ends a drain of the send queue.
     fn set_sq_drain(qp: &QpCore<Self>, state: &mut Self, drain: SqDrain);
 
-    /// Messages held up until the next poll, where the queue pair does that.
-    #[inline]
-    fn cork(&mut self) -> Option<&mut Cork> {
-        None
-    }
+    /// Messages held up until the next poll, where posts go to the network.
+    fn cork(&mut self) -> Option<&mut Cork>;
 
     /// Counters of the queue pair.
     fn counters(&self) -> QpCounters;

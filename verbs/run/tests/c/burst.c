@@ -147,7 +147,7 @@ static void try(enum ibv_qp_type of, void (*then)(void), unsigned flags)
 		if (then == destruction || then == error)
 			break;
 	}
-	/* Behind its back, a thread waits that no message comes for, and later one does. */
+	/* Another thread waits for an event meanwhile, which only the peer's message brings. */
 	if (then == arming) {
 		pthread_t thread;
 		struct timespec pause = { .tv_nsec = 5000000 };
