@@ -6,6 +6,7 @@
 //! - [`qp`]: the parts of every queue pair: posting, exclusive access to its engine, buffers;
 //! - [`udp`]: datagram queue pairs and their sockets;
 //! - [`tcp`]: connected queue pairs, their connections, establishment and end of these;
+//! - [`same_host`]: shared memory of queue pairs on one host;
 //! - [`cm`]: connection management;
 //! - [`debug`]: captures and faults on purpose.
 
@@ -15,5 +16,6 @@ pub(crate) mod debug;
 pub(crate) mod device;
 pub(crate) mod qp;
 pub(crate) mod reactor;
+pub(crate) mod same_host;
 pub(crate) mod tcp;
 pub(crate) mod udp;

@@ -24,8 +24,8 @@ use crate::api::device::events::Events;
 use crate::driver::device::clock;
 use crate::driver::reactor::poll_set::{By, PollSet, SLOW_TICK};
 use crate::driver::reactor::waker::{TASK, Task, WAKE, WRITABLE, Waker};
+use crate::driver::same_host::meeting::SameHost;
 use crate::driver::tcp::lingering::{LingeringSocket, LingeringSockets};
-use crate::driver::tcp::same_host::SameHost;
 use crate::{Config, Error};
 
 /// Interval of the checks of polled queues, at first and after a while.

@@ -1,15 +1,13 @@
 //! The lanes of a connection whose ends are on one host: where each direction of the stream is, and its bells (rfc-notes/same-host.md).
 
-pub(super) mod budget;
-
 use std::io;
 
 use dgiwarp_engine::connected::Taken;
 use dgiwarp_memory::Piece;
-use dgiwarp_memory::lane::{LaneCorrupt, LaneInput, LaneOutput};
+use dgiwarp_memory::lane::LaneCorrupt;
 
+use crate::driver::same_host::ends::LaneEnds;
 use crate::driver::tcp::counted_tcp::{CountedTcp, InputRoom};
-use crate::driver::tcp::lanes::budget::Share;
 
 /// Bells that one call takes from TCP. An honest peer has two under way, and more only while both directions are busy.
 const BELLS: usize = 64;
@@ -40,25 +38,6 @@ enum Receives {
     TcpAgain {
         resume: u64,
     },
-}
-
-/// The ends of an arena's lanes, and a share of the budget.
-#[derive(Debug)]
-pub(crate) struct LaneEnds {
-    output: LaneOutput,
-    input: LaneInput,
-    /// Of the memory of the arena, without the ring that the peer sends in.
-    share: Share,
-}
-
-impl LaneEnds {
-    pub(super) fn new((output, input): (LaneOutput, LaneInput), share: Share) -> Self {
-        Self {
-            output,
-            input,
-            share,
-        }
-    }
 }
 
 /// A connection with lanes: both carriers of both directions.

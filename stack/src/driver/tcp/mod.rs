@@ -11,5 +11,4 @@ pub(crate) mod pipe;
 pub(crate) mod port;
 mod port_mark;
 pub(crate) mod qp;
-pub(crate) mod same_host;
 pub(crate) mod socket;

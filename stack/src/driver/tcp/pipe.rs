@@ -10,10 +10,11 @@ use dgiwarp_llp_tcp_mpa::TcpEnd;
 use dgiwarp_memory::Piece;
 use dgiwarp_memory::{TcpProgress, tcp_progress};
 
+use crate::driver::same_host::ends::LaneEnds;
 #[cfg(test)]
 use crate::driver::tcp::counted_tcp::taken;
 use crate::driver::tcp::counted_tcp::{CountedTcp, InputRoom};
-use crate::driver::tcp::lanes::{LaneEnds, Lanes};
+use crate::driver::tcp::lanes::Lanes;
 use crate::driver::tcp::{liveness, socket as tcp};
 
 /// A reliable byte stream with a descriptor for readiness. Nothing blocks.

@@ -26,9 +26,9 @@ use crate::driver::qp::cork::Cork;
 use crate::driver::qp::staging;
 use crate::driver::qp::staging::RxBuffer;
 use crate::driver::reactor::member::{NextReceive, Received};
+use crate::driver::same_host::meeting::Refused;
 use crate::driver::tcp::liveness::Liveness;
 use crate::driver::tcp::pipe::Pipe;
-use crate::driver::tcp::same_host::Refused;
 use crate::{Access, ConnectError, Error, QpCounters, RcOptions, RnrLimits, WcStatus};
 use dgiwarp_engine::connected::{
     DeferredDisconnect, GracefulClose, RcConfig, RcEngine, RcSendWqe, Taken, TcpClose,

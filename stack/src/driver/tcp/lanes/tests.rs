@@ -11,6 +11,7 @@ use dgiwarp_memory::lane::{Arena, ArenaEnd};
 
 use super::*;
 use crate::driver::device::clock;
+use crate::driver::same_host::budget::Share;
 
 /// Words of lane 1, in which the peer sends: offsets in the arena.
 const HEAD: u64 = 0x800;

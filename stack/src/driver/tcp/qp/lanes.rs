@@ -7,10 +7,11 @@ use std::sync::{Arc, Weak};
 use crate::QpCounters;
 use crate::driver::device::clock;
 use crate::driver::reactor::member::Received;
-use crate::driver::tcp::lanes::{LaneEnds, Lanes};
+use crate::driver::same_host::ends::LaneEnds;
+use crate::driver::same_host::meeting::{Guest, Invited, Refused};
+use crate::driver::tcp::lanes::Lanes;
 use crate::driver::tcp::pipe::Pipe;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
-use crate::driver::tcp::same_host::{Guest, Invited, Refused};
 use dgiwarp_engine::connected::RcEngine;
 use dgiwarp_engine::cq_ring::CompletionSink;
 

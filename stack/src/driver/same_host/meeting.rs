@@ -18,8 +18,8 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::driver::device::{clock, fds};
 use crate::driver::reactor::io_set::{Cause, IoId, IoSet, Locked};
 use crate::driver::reactor::waker::{Task, Waker};
-use crate::driver::tcp::lanes::LaneEnds;
-use crate::driver::tcp::lanes::budget::{BUDGET, Share};
+use crate::driver::same_host::budget::{BUDGET, Share};
+use crate::driver::same_host::ends::LaneEnds;
 use crate::{Error, QpCounters};
 
 /// Time for an offer, from when the token was drawn.
@@ -389,7 +389,7 @@ mod tests {
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
     use super::*;
-    use crate::driver::tcp::lanes::budget::ALONE;
+    use crate::driver::same_host::budget::ALONE;
 
     /// Never connected. It has a size, and so an address of its own.
     #[derive(Debug)]

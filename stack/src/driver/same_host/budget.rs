@@ -3,23 +3,23 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Octets that this process takes for arenas. Rings that peers send in are theirs.
-pub(in crate::driver::tcp) const BUDGET: usize = 64 << 20;
+pub(crate) const BUDGET: usize = 64 << 20;
 
 /// Octets of all arenas of the process.
 static ARENAS: AtomicUsize = AtomicUsize::new(0);
 
 /// A share of the budget, given back when it goes.
 #[derive(Debug)]
-pub(in crate::driver::tcp) struct Share(usize);
+pub(crate) struct Share(usize);
 
 impl Share {
-    pub(in crate::driver::tcp) fn take(octets: usize) -> Option<Self> {
+    pub(crate) fn take(octets: usize) -> Option<Self> {
         let mut share = Self(0);
         share.grow(octets).then_some(share)
     }
 
     /// Takes `octets` more. Returns whether they are there.
-    pub(super) fn grow(&mut self, octets: usize) -> bool {
+    pub(crate) fn grow(&mut self, octets: usize) -> bool {
         let more = |taken: usize| taken.checked_add(octets).filter(|it| *it <= BUDGET);
         let grown = ARENAS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         if grown.is_ok() {
@@ -37,7 +37,7 @@ impl Drop for Share {
 
 /// Held by tests that take all of it.
 #[cfg(test)]
-pub(in crate::driver::tcp) static ALONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+pub(crate) static ALONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 
 #[cfg(test)]
 mod tests {
