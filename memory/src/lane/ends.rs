@@ -188,6 +188,18 @@ impl LaneOutput {
     #[inline]
     pub fn write_whole(&mut self, pieces: &[Piece<'_>]) -> Result<bool, LaneCorrupt> {
         let wanted: usize = pieces.iter().map(Piece::len).sum();
+        self.write_whole_behind(&[], pieces, wanted)
+    }
+
+    /// Copies a header, and `pieces` of `octets` in all behind it, into the lane, or nothing.
+    #[inline]
+    pub(super) fn write_whole_behind(
+        &mut self,
+        header: &[u8],
+        pieces: &[Piece<'_>],
+        octets: usize,
+    ) -> Result<bool, LaneCorrupt> {
+        let wanted = header.len() + octets;
         let words = self.memory.words();
         if !self.producer.fits(words, wanted as u64)? {
             return Ok(false);
@@ -196,6 +208,10 @@ impl LaneOutput {
             position: self.producer.head(),
             size: self.producer.size(),
         };
+        if !header.is_empty() {
+            self.memory.put(place, header);
+            place = place.behind(header.len());
+        }
         for piece in pieces {
             match piece {
                 Piece::Bytes(bytes) => self.memory.put(place, bytes),
@@ -218,6 +234,15 @@ impl LaneOutput {
     #[must_use]
     pub fn takes_bell(&self) -> bool {
         Producer::takes_bell(self.memory.words())
+    }
+
+    /// Wants room for `octets` at once: where they do not fit, the ring may [grow](Self::growth) once it is empty, and nothing is sent until then.
+    ///
+    /// # Errors
+    /// [`LaneCorrupt`].
+    pub fn want_room(&mut self, octets: usize) -> Result<(), LaneCorrupt> {
+        let words = self.memory.words();
+        self.producer.room(words, octets as u64).map(|_| ())
     }
 
     /// More octets of memory that the ring takes if it [grows](Self::grow). `None` if it is long enough, or not empty.
@@ -301,24 +326,31 @@ impl LaneInput {
         Ok((taken, self.consumer.takes_bell(words)))
     }
 
+    /// Octets that are in the lane.
+    #[inline]
+    pub(super) fn available(&mut self) -> Result<usize, LaneCorrupt> {
+        let available = self.consumer.available(self.memory.words())?;
+        Ok(usize::try_from(available).unwrap_or(usize::MAX))
+    }
+
+    /// Copies octets that are in the lane, behind the first `at` of them, which stay there.
+    #[inline]
+    pub(super) fn copy_out(&self, at: usize, into: &mut [u8]) {
+        let place = Place {
+            position: self.consumer.tail(),
+            size: self.consumer.size(),
+        };
+        self.memory.get(place.behind(at), into);
+    }
+
     /// Copies octets out of the lane, as many as there are and fit, which stay there until they are [released](Self::release). Returns their number.
     ///
     /// # Errors
     /// [`LaneCorrupt`]; nothing was copied.
     #[inline]
     pub fn peek(&mut self, into: &mut [u8]) -> Result<usize, LaneCorrupt> {
-        let words = self.memory.words();
-        let available = self.consumer.available(words)?;
-        let taken = into
-            .len()
-            .min(usize::try_from(available).unwrap_or(usize::MAX));
-        if taken > 0 {
-            let place = Place {
-                position: self.consumer.tail(),
-                size: self.consumer.size(),
-            };
-            self.memory.get(place, &mut into[..taken]);
-        }
+        let taken = into.len().min(self.available()?);
+        self.copy_out(0, &mut into[..taken]);
         Ok(taken)
     }
 

@@ -8,12 +8,14 @@ mod arena;
 mod ends;
 mod offer;
 mod protocol;
+mod records;
 mod sync;
 
 pub use arena::{Arena, ArenaEnd, ArenaError, OfferedArena};
 pub use ends::{LaneInput, LaneOutput};
 pub use offer::{receive_with_descriptor, send_with_descriptor};
 pub use protocol::LaneCorrupt;
+pub use records::Record;
 
 #[cfg(test)]
 #[expect(

@@ -32,6 +32,14 @@ pub enum LaneCorrupt {
         /// Logarithm of the octets in use.
         logarithm: u32,
     },
+    /// No whole record was published, or one that is longer than any datagram.
+    #[error("a record of {octets} octets in datagrams of {stride}")]
+    Record {
+        /// Octets of the record.
+        octets: u32,
+        /// Octets of its datagrams.
+        stride: u16,
+    },
     /// The lane ended before octets that were published, behind octets that were not, or without the octet that follows.
     #[error("a lane ended at octet {end}, and octet {tail} is released")]
     End {
