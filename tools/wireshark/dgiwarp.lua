@@ -40,7 +40,7 @@ local RELIABLE = {
     [6] = "Send with Solicited Event and Invalidate", [8] = "Immediate Data", [9] = "Immediate Data with Solicited Event", [10] = "Atomic Request",
     [11] = "Atomic Response",
 }
-local EXCHANGES = { [1] = "Request", [2] = "Answer" }
+local EXCHANGES = { [1] = "Request", [2] = "Answer", [3] = "Invitation" }
 local SERVICES = { [1] = "Lookup", [2] = "Answer", [3] = "Reject", [4] = "Waiting", [5] = "Port query", [6] = "Port answer" }
 local LAYERS = { [0] = "RDMA", [1] = "DDP", [2] = "LLP" }
 local STATUSES = { [0] = "Bad", [1] = "Good", [2] = "Unverified" }
@@ -76,6 +76,7 @@ local f = {
     offset = ProtoField.uint32("dgiwarp.ext.offset", "Message offset", base.DEC),
     immediate = ProtoField.uint32("dgiwarp.ext.immediate", "Immediate", base.HEX),
     cookie = ProtoField.uint64("dgiwarp.cookie", "Cookie", base.HEX),
+    token = ProtoField.bytes("dgiwarp.token", "Token"),
     payload = ProtoField.bytes("dgiwarp.payload", "Payload"),
     payload_length = ProtoField.uint32("dgiwarp.payload_length", "Payload length", base.DEC),
     sink_stag = ProtoField.uint32("dgiwarp.read.sink_stag", "Data Sink STag", base.HEX),
@@ -449,11 +450,18 @@ local function add_exchange(tree, tvb)
     end
     tree:add(f.exchange, tvb(1, 1))
     local reserved = tree:add(f.reserved, tvb(2, 2))
+    local kind = tvb(1, 1):uint()
+    if kind == 3 then
+        if tvb:raw(4, 4) ~= "DGiH" then
+            return malformed(tree, "The type of a cookie exchange")
+        end
+        tree:add(f.token, tvb(8, 16))
+        return "Invitation to share memory"
+    end
     tree:add(f.exchange_epoch, tvb(4, 4))
     tree:add(f.nonce, tvb(8, 8))
     tree:add(f.cookie, tvb(16, 8))
     tree:add(f.reserved, tvb(24, 8))
-    local kind = tvb(1, 1):uint()
     local zeros = string.rep("\0", 8)
     if tvb(2, 2):uint() ~= 0 or tvb:raw(24, 8) ~= zeros or kind == 1 and tvb:raw(16, 8) ~= zeros then
         reserved:add_proto_expert_info(e.reserved, "Reserved octets, or the cookie of a request, are not zero")

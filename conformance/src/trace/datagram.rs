@@ -281,6 +281,9 @@ impl Datagrams {
         if exchange.reserved != [0; 2] || exchange.end != [0; 8] || asks && exchange.cookie != 0 {
             report(rules::COOKIE_RESERVED, exchange.to_string());
         }
+        if exchange.is_invitation() {
+            return;
+        }
         if asks {
             let key = (route.from, route.to, exchange.nonce);
             let (epochs, _) = self.nonces.entry(key, Vec::new());

@@ -243,12 +243,12 @@ fn ends(extension: Extension, payload: &[u8]) -> bool {
         == Some(extension.length)
 }
 
-/// A cookie that is asked for or given: format 2 (Datagram §6).
+/// A cookie that is asked for or given, or an invitation to share memory: format 2 (Datagram §6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
     /// The first octet.
     pub first: u8,
-    /// 1 asks, 2 answers.
+    /// 1 asks, 2 answers, 3 invites a peer on the same host.
     pub kind: u8,
     /// The two reserved octets.
     pub reserved: [u8; 2],
@@ -275,6 +275,12 @@ impl Exchange {
             cookie: 0,
             end: [0; 8],
         }
+    }
+
+    /// Whether it is an invitation to share memory, with a token in place of nonce and cookie.
+    #[must_use]
+    pub const fn is_invitation(&self) -> bool {
+        self.kind == 3
     }
 
     /// Answers with a cookie.

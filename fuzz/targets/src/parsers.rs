@@ -13,7 +13,7 @@ use dgiwarp_rdmap::datagram::read::segment::{
     emit_terminate, extension_of,
 };
 use dgiwarp_rdmap::datagram::segment::{self, MAX_SEND, Parsed, Prefix, Template, WriteSegment};
-use dgiwarp_rdmap::datagram::{Cookie, CookieExchange, DropReason};
+use dgiwarp_rdmap::datagram::{Cookie, CookieExchange, DropReason, Invitation};
 use dgiwarp_rdmap::wire::{
     AtomicRequest, AtomicResponse, Extension, Flags, ImmediateData, Opcode, ReadRequest, Terminate,
     TerminateControl, atomic, extension, read_request,
@@ -213,6 +213,7 @@ fn datagrams(data: &[u8]) {
 enum Held<'a> {
     Segment(Parsed<'a, [u8]>),
     Exchange(CookieExchange),
+    Invitation(Invitation),
 }
 
 fn parse(data: &[u8]) -> Result<Held<'_>, DropReason> {
@@ -222,7 +223,10 @@ fn parse(data: &[u8]) -> Result<Held<'_>, DropReason> {
     match Format::parse(first) {
         Ok(Format::Segment) => segment::parse(data, false).map(Held::Segment),
         Ok(Format::Cookie) => segment::parse(data, true).map(Held::Segment),
-        Ok(Format::Exchange) => CookieExchange::parse(data).map(Held::Exchange),
+        Ok(Format::Exchange) => match Invitation::parse(data) {
+            Some(invitation) => Ok(Held::Invitation(invitation)),
+            None => CookieExchange::parse(data).map(Held::Exchange),
+        },
         Ok(Format::Sidr) | Err(_) => Err(DropReason::UnknownFormat),
     }
 }
@@ -243,6 +247,11 @@ fn datagram_segment(data: &[u8]) {
     let extension = extension_of(data);
     let parsed = match parse(data) {
         Ok(Held::Segment(parsed)) => parsed,
+        Ok(Held::Invitation(invitation)) => {
+            let again = marked(&invitation.emit());
+            assert_eq!(parse(&again), Ok(Held::Invitation(invitation)));
+            return;
+        }
         Ok(Held::Exchange(exchange)) => {
             let again = marked(&exchange.emit());
             assert_eq!(parse(&again), Ok(Held::Exchange(exchange)));

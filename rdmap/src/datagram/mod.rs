@@ -27,7 +27,7 @@ mod source;
 
 pub use association::{AssociationConfig, Associations, HandshakeId};
 pub use drop_reason::DropReason;
-pub use exchange::{CookieExchange, EXCHANGE_LEN, ExchangeKind};
+pub use exchange::{CookieExchange, EXCHANGE_LEN, ExchangeKind, Invitation};
 pub use receiver::{Delivery, Origin, PlaceFailed, Receiver, ReceiverConfig, TakeError, Ulp};
 pub use records::{Record, RecordHandle};
 pub use secret::{Cookie, Secret};

@@ -175,13 +175,20 @@ fn check_extension(segment: &Segment, extension: Extension) -> Result<(), Droppe
     }
 }
 
+/// The octets of an invitation to share memory where others have an epoch.
+const INVITATION: &[u8] = b"DGiH";
+
 fn exchange(octets: &[u8]) -> Result<Exchange, Dropped> {
     let all: &[u8; EXCHANGE - 4] = octets
         .try_into()
         .map_err(|_| Dropped::Malformed("a cookie exchange not of 36 octets"))?;
     let [first, kind, r0, r1, ..] = *all;
     require(first == 0x49, "T or L of a cookie exchange")?;
-    require(matches!(kind, 1 | 2), "the type of a cookie exchange")?;
+    let is_invitation = kind == 3 && all.get(4..8) == Some(INVITATION) && all.get(8) == Some(&0);
+    require(
+        matches!(kind, 1 | 2) || is_invitation,
+        "the type of a cookie exchange",
+    )?;
     let long = |at| long(all, at).unwrap_or_default();
     Ok(Exchange {
         first,

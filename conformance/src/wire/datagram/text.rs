@@ -79,6 +79,10 @@ impl fmt::Display for Extension {
 
 impl fmt::Display for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_invitation() {
+            let token = u128::from(self.nonce) << 64 | u128::from(self.cookie);
+            return write!(f, "invitation to share memory, token {token:030x}");
+        }
         let name = if self.kind == 1 { "request" } else { "answer" };
         write!(
             f,

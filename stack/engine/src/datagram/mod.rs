@@ -9,6 +9,7 @@ mod arrival;
 mod config;
 pub(crate) mod errors;
 mod grh;
+mod invitation;
 mod numbering;
 mod pacer;
 mod reads;
@@ -35,6 +36,7 @@ pub use config::{Associations, Random, UdConfig};
 use errors::ErrorQueue;
 pub use errors::{ErrorEntry, ErrorReason};
 pub use grh::ip_header;
+pub use invitation::Invited;
 use pacer::Pacer;
 pub use reads::FailedRead;
 use reads::{Progress, Reads};
@@ -66,11 +68,13 @@ pub struct UdEngine {
     response_share: ResponseShare,
     /// The turn that the driver granted.
     turn: Turn,
-    /// A datagram of the shim's own that the network has not taken, and its peer.
+    /// A datagram of the shim's own, or an invitation, that the network has not taken, and its peer.
     shim_output: (Vec<u8>, Option<Peer>),
     sq_drain: SqDrain,
     /// The next segment of the peer raises [`AsyncEvent::CommunicationEstablished`].
     awaits_first_message: bool,
+    /// A peer's invitation to share memory.
+    invited: Option<Invited>,
 }
 
 impl UdEngine {
@@ -110,6 +114,7 @@ impl UdEngine {
             shim_output: (Vec::new(), None),
             sq_drain: SqDrain::Off,
             awaits_first_message: false,
+            invited: None,
             config,
         }
     }
@@ -311,6 +316,7 @@ impl UdEngine {
             reads: &mut self.reads,
             errors: &mut self.errors,
             config: &self.config,
+            invited: &mut self.invited,
         };
         let lower = (&mut self.shim, &mut self.counters);
         let arrived = (now, &arrival);

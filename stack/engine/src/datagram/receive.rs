@@ -1,5 +1,6 @@
 //! The receiving half: datagrams become placed octets and completions.
 
+use std::net::IpAddr;
 use std::time::Instant;
 
 use dgiwarp_codec::{Payload, PayloadSlice};
@@ -7,7 +8,9 @@ use dgiwarp_ddp::wire::untagged;
 use dgiwarp_llp_udp::{Format, OpenError, Opened, PathKind, Peer, Shim};
 use dgiwarp_memory::Placeable;
 use dgiwarp_rdmap::datagram::segment::{self, PARSED, Parsed};
-use dgiwarp_rdmap::datagram::{CookieExchange, DropReason, EXCHANGE_LEN, Origin, Receiver};
+use dgiwarp_rdmap::datagram::{
+    CookieExchange, DropReason, EXCHANGE_LEN, Invitation, Origin, Receiver,
+};
 
 use super::arrival::{Arrival, Envelope};
 use super::config::{Associations, UdConfig};
@@ -25,6 +28,18 @@ pub(super) struct Takers<'a> {
     pub(super) reads: &'a mut Reads,
     pub(super) errors: &'a mut ErrorQueue,
     pub(super) config: &'a UdConfig,
+    pub(super) invited: &'a mut Option<Invited>,
+}
+
+/// An invitation of a peer on this host to share memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Invited {
+    /// The peer.
+    pub from: Peer,
+    /// Address of ours that it was sent to.
+    pub to: Option<IpAddr>,
+    /// Name of the peer's Unix socket.
+    pub token: u128,
 }
 
 /// The reason for which a datagram is dropped that does not open.
@@ -110,8 +125,22 @@ impl Takers<'_> {
         datagram: PayloadSlice<'_, P>,
     ) -> Result<(), DropReason> {
         // One octet more, to find those that are too long.
-        let exchange = CookieExchange::parse(datagram.head(&mut [0; EXCHANGE_LEN + 1]))?;
-        if !self.receiver.takes_from(envelope.origin.peer) {
+        let mut head = [0; EXCHANGE_LEN + 1];
+        let octets = datagram.head(&mut head);
+        let takes = self.receiver.takes_from(envelope.origin.peer);
+        if let Some(Invitation { token }) = Invitation::parse(octets) {
+            if !takes || envelope.origin.to_group {
+                return Err(DropReason::WrongPeer);
+            }
+            *self.invited = Some(Invited {
+                from: envelope.origin.peer,
+                to: envelope.to,
+                token,
+            });
+            return Ok(());
+        }
+        let exchange = CookieExchange::parse(octets)?;
+        if !takes {
             return Err(DropReason::WrongPeer);
         }
         if self.config.connected {
