@@ -317,7 +317,7 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "DGIWARP_SAME_HOST",
-        help: "connections within this host: auto and ring take them through shared memory where the peer does too, off leaves them to TCP",
+        help: "connections and datagrams within this host: auto and ring take them through shared memory where the peer does too, off leaves them to TCP and UDP",
         set: |config, text| {
             config.same_host = match text {
                 "auto" => SameHostMode::Auto,
@@ -338,7 +338,7 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "DGIWARP_SAME_HOST_AFTER",
-        help: "octets that a connection within this host carries over TCP before it goes through shared memory, 0 to 1073741824",
+        help: "octets that a connection within this host carries over TCP, or a datagram queue pair receives of a peer, before shared memory is used, 0 to 1073741824",
         set: |config, text| {
             config.same_host_after = u64::try_from(number(text, 0, 1 << 30)?).ok()?;
             Some(())
@@ -373,15 +373,15 @@ pub const KNOBS: &[Knob] = &[
     },
 ];
 
-/// Way of connections whose ends are on one host.
+/// Way of connections and datagrams whose ends are on one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SameHostMode {
     /// The default: the fastest way that both ends have, which is that of [`Ring`](Self::Ring) in this version.
     #[default]
     Auto,
-    /// Shared memory, where the peer has it too; faults, captures and limits of the rate keep the connections of a device on TCP.
+    /// Shared memory, where the peer has it too; faults, captures and limits of the rate keep the queue pairs of a device on sockets.
     Ring,
-    /// TCP.
+    /// TCP and UDP.
     Off,
 }
 
@@ -441,7 +441,7 @@ pub struct Config {
     /// connections that exchanged numbers make, and only keeps the rest. Default peer-to-peer mode with every
     /// indication that queue pairs can send and take, or client-server mode where the peer has no other, and else the defaults of [`MpaConfig`].
     pub mpa: MpaConfig,
-    /// Way of connections whose ends are on one host. Default [`SameHostMode::Auto`].
+    /// Way of connections and datagrams whose ends are on one host. Default [`SameHostMode::Auto`].
     pub same_host: SameHostMode,
     /// Octets that a connection within this host carries over TCP, both directions together, before it moves to shared memory: one with little traffic takes
     /// no memory. The end that connects decides. Default 4096.

@@ -61,7 +61,7 @@ impl DatagramQp {
         }
         Error::check_memory("record slots", attr.record_slots * RECORD_OCTETS)?;
         let rnic = &pd.rnic.shared;
-        let ports = ports()?;
+        let mut ports = ports()?;
         let local = ports
             .main()
             .local_addr()
@@ -99,6 +99,12 @@ impl DatagramQp {
         let recv_cq = &attr.qp.recv_cq.shared;
         recv_cq.reserve(attr.record_slots, segment_slots)?;
         let instruments = Instruments::new(&rnic.config, local, rnic.next_datagram_qp());
+        // A rate is about a network.
+        if let Some(after) = recv_cq.background().shares_host_after()
+            && attr.max_rate == 0
+        {
+            ports.share_host(after);
+        }
         let started = UdShared::start(parts, engine, ports, instruments);
         let shared =
             started.inspect_err(|_| recv_cq.unreserve(attr.record_slots, segment_slots))?;

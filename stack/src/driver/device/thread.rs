@@ -142,7 +142,12 @@ impl Background {
         self.shares_host_after
     }
 
-    /// The meetings of connections within this host. `None` where descriptors are missing.
+    /// The meetings within this host, if there were any.
+    pub(crate) fn meetings(&self) -> Option<&SameHost> {
+        self.same_host.get().map(|it| &**it)
+    }
+
+    /// The meetings within this host. `None` where descriptors are missing.
     pub(crate) fn same_host(&self) -> Option<&SameHost> {
         if let Some(same_host) = self.same_host.get() {
             return Some(same_host);

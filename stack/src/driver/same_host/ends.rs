@@ -1,8 +1,29 @@
 //! An end of an arena's lanes.
 
+use std::net::Shutdown;
+use std::sync::Arc;
+
 use dgiwarp_memory::lane::{LaneInput, LaneOutput};
+use socket2::Socket;
 
 use crate::driver::same_host::budget::Share;
+
+/// The Unix socket of two ends that have lanes: shut down when this end goes, which ends the lanes for the other one too.
+#[derive(Debug)]
+pub(crate) struct Link(Arc<Socket>);
+
+impl Link {
+    pub(crate) const fn new(socket: Arc<Socket>) -> Self {
+        Self(socket)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // It fails where the other end is gone.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
 
 /// The ends of an arena's lanes, and a share of the budget.
 #[derive(Debug)]
@@ -11,6 +32,8 @@ pub(crate) struct LaneEnds {
     pub(crate) input: LaneInput,
     /// Of the memory of the arena, without the ring that the peer sends in.
     pub(crate) share: Share,
+    /// `None` where a connection's end is that of the lanes.
+    pub(crate) link: Option<Link>,
 }
 
 impl LaneEnds {
@@ -19,6 +42,11 @@ impl LaneEnds {
             output,
             input,
             share,
+            link: None,
         }
+    }
+
+    pub(crate) fn with_link(self, link: Option<Link>) -> Self {
+        Self { link, ..self }
     }
 }

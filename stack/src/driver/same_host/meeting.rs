@@ -19,7 +19,7 @@ use crate::driver::device::{clock, fds};
 use crate::driver::reactor::io_set::{Cause, IoId, IoSet, Locked};
 use crate::driver::reactor::waker::{Task, Waker};
 use crate::driver::same_host::budget::{BUDGET, Share};
-use crate::driver::same_host::ends::LaneEnds;
+use crate::driver::same_host::ends::{LaneEnds, Link};
 use crate::{Error, QpCounters};
 
 /// Time for an offer, from when the token was drawn.
@@ -76,17 +76,19 @@ impl Refused {
     }
 }
 
-/// A connected queue pair that may get lanes.
+/// A queue pair that may get lanes.
 pub(crate) trait Guest: std::fmt::Debug + Send + Sync {
+    /// Whether the Unix socket of a meeting stays open, and its end is that of the lanes. Connections have the end of TCP instead.
+    fn keeps_link(&self) -> bool;
     /// Gives the connection its lanes, if `life` is its own still. Returns whether it took them.
     fn attach_lanes(&self, life: u32, ends: LaneEnds, starts: bool) -> bool;
-    /// Takes them away again: the peer does not have them.
+    /// Takes them away again: the peer does not have them, or has no more.
     fn detach_lanes(&self, life: u32);
     /// The connection of `life` gets none.
     fn refuse_lanes(&self, life: u32, reason: Refused);
 }
 
-/// A queue pair in one of its lives.
+/// A queue pair in one of its lives, or with one of its peers.
 #[derive(Debug, Clone)]
 pub(crate) struct Invited {
     pub(crate) guest: Weak<dyn Guest>,
@@ -101,8 +103,9 @@ struct CountedArena {
 }
 
 impl CountedArena {
-    fn ends(self, end: ArenaEnd) -> LaneEnds {
-        LaneEnds::new(self.arena.lanes(end), self.share)
+    fn ends(self, end: ArenaEnd, link: Option<&Arc<Socket>>) -> LaneEnds {
+        let link = link.map(|socket| Link::new(Arc::clone(socket)));
+        LaneEnds::new(self.arena.lanes(end), self.share).with_link(link)
     }
 }
 
@@ -117,16 +120,45 @@ struct Meeting {
     until: Instant,
 }
 
-impl AsFd for Meeting {
+/// A Unix socket that is watched.
+#[derive(Debug)]
+enum Watched {
+    Meeting(Meeting),
+    /// The link of two ends that have lanes.
+    Link(Arc<Socket>, Invited),
+}
+
+impl AsFd for Watched {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        match self {
+            Self::Meeting(meeting) => meeting.socket.as_fd(),
+            Self::Link(socket, _) => socket.as_fd(),
+        }
     }
+}
+
+impl Watched {
+    const fn invited(&self) -> &Invited {
+        match self {
+            Self::Meeting(meeting) => &meeting.invited,
+            Self::Link(_, invited) => invited,
+        }
+    }
+}
+
+/// News of a meeting or a link.
+#[derive(Debug)]
+enum News {
+    /// The peer's arena, and the socket that it came by.
+    Offered(Result<(CountedArena, Socket), Refused>),
+    /// The link has ended.
+    Ended,
 }
 
 /// All meetings of a device.
 #[derive(Debug)]
 pub(crate) struct SameHost {
-    meetings: IoSet<Meeting>,
+    meetings: IoSet<Watched>,
     /// Tokens of Initiators, for which offers are to be made.
     offers: Mutex<Vec<(u128, Invited)>>,
     waker: Arc<Waker>,
@@ -194,21 +226,26 @@ impl SameHost {
                 until,
             };
             let mut meetings = self.meetings.lock();
-            if meetings.entries().count() >= MOST {
+            let is_meeting = |(_, it): &(IoId, &Watched)| matches!(it, Watched::Meeting(_));
+            if meetings.entries().filter(is_meeting).count() >= MOST {
                 return Err(Refused::Budget);
             }
+            let meeting = Watched::Meeting(meeting);
             Self::watch(&mut meetings, meeting).map_err(Refused::Socket)?;
             drop(meetings);
             self.waker.wake_before(clock::to_nanos(Some(until)));
             Ok(token)
         };
-        invite().inspect_err(|reason| tracing::debug!(%reason, "a connection stays on TCP"))
+        invite().inspect_err(|reason| tracing::debug!(%reason, "a connection stays on its sockets"))
     }
 
-    fn watch(meetings: &mut Locked<'_, Meeting>, meeting: Meeting) -> io::Result<()> {
-        let until = meeting.until;
-        let id = meetings.insert(meeting);
-        meetings.set_deadline(id, Some(until));
+    fn watch(meetings: &mut Locked<'_, Watched>, watched: Watched) -> io::Result<()> {
+        let until = match &watched {
+            Watched::Meeting(meeting) => Some(meeting.until),
+            Watched::Link(..) => None,
+        };
+        let id = meetings.insert(watched);
+        meetings.set_deadline(id, until);
         let watched = meetings.watch(id, EpollFlags::EPOLLIN);
         if watched.is_err() {
             meetings.remove(id);
@@ -216,17 +253,29 @@ impl SameHost {
         watched
     }
 
-    /// Ends the meetings of a queue pair.
-    pub(crate) fn cancel(&self, guest: &Weak<dyn Guest>) {
+    /// Ends the meetings of a queue pair, or those of one of its lives alone.
+    pub(crate) fn cancel(&self, guest: &Weak<dyn Guest>, life: Option<u32>) {
         let mut meetings = self.meetings.lock();
+        let is_theirs = |watched: &Watched| {
+            let invited = watched.invited();
+            matches!(watched, Watched::Meeting(_))
+                && invited.guest.ptr_eq(guest)
+                && life.is_none_or(|life| life == invited.life)
+        };
         let theirs: Vec<IoId> = meetings
             .entries()
-            .filter(|(_, meeting)| meeting.invited.guest.ptr_eq(guest))
+            .filter(|(_, watched)| is_theirs(watched))
             .map(|(id, _)| id)
             .collect();
         for id in theirs {
             meetings.remove(id);
         }
+    }
+
+    /// Watches the link of two ends that have lanes.
+    fn watch_link(&self, socket: Arc<Socket>, invited: &Invited) -> Result<(), Refused> {
+        let link = Watched::Link(socket, invited.clone());
+        Self::watch(&mut self.meetings.lock(), link).map_err(Refused::Socket)
     }
 
     /// Has the background thread make an offer for the token that the peer has sent.
@@ -239,14 +288,23 @@ impl SameHost {
         }
     }
 
-    /// A meeting's socket is ready, or its time is over. Returns the arena that was offered.
+    /// A socket is ready, or its time is over.
     fn drive(
-        meetings: &mut Locked<'_, Meeting>,
+        meetings: &mut Locked<'_, Watched>,
         id: IoId,
         cause: Cause,
-    ) -> Option<(Invited, Result<CountedArena, Refused>)> {
-        let meeting = meetings.get_mut(id)?;
+    ) -> Option<(Invited, News)> {
+        let meeting = match meetings.get_mut(id)? {
+            Watched::Meeting(meeting) => meeting,
+            // Nobody sends there: it is readable by its end.
+            Watched::Link(_, invited) => {
+                let invited = invited.clone();
+                meetings.remove(id);
+                return Some((invited, News::Ended));
+            }
+        };
         let invited = meeting.invited.clone();
+        let refused = |refused| Some((invited.clone(), News::Offered(Err(refused))));
         let met = match (cause, meeting.accepted) {
             (Cause::Deadline, _) => Err(Refused::Time),
             (Cause::Ready, false) => match meeting.socket.accept() {
@@ -258,7 +316,9 @@ impl SameHost {
         };
         match met {
             Ok(Some(socket)) => {
-                let old = meetings.remove(id)?;
+                let Watched::Meeting(old) = meetings.remove(id)? else {
+                    return None;
+                };
                 let socket = fds::adopt(socket);
                 let meeting = Meeting {
                     socket,
@@ -267,9 +327,9 @@ impl SameHost {
                 };
                 let watched = meeting.socket.set_nonblocking(true);
                 watched
-                    .and_then(|()| Self::watch(meetings, meeting))
+                    .and_then(|()| Self::watch(meetings, Watched::Meeting(meeting)))
                     .err()
-                    .map(|error| (invited, Err(Refused::Socket(error))))
+                    .and_then(|error| refused(Refused::Socket(error)))
             }
             Ok(None) => {
                 let arena = take(&meeting.socket, meeting.token);
@@ -277,14 +337,65 @@ impl SameHost {
                 {
                     return None;
                 }
-                meetings.remove(id);
-                Some((invited, arena))
+                let Watched::Meeting(Meeting { socket, .. }) = meetings.remove(id)? else {
+                    return None;
+                };
+                let offered = arena.map(|arena| (arena, socket));
+                Some((invited, News::Offered(offered)))
             }
-            Err(refused) => {
+            Err(reason) => {
                 meetings.remove(id);
-                Some((invited, Err(refused)))
+                refused(reason)
             }
         }
+    }
+
+    /// Gives a queue pair the lanes of an arena that its peer made.
+    fn enter(&self, invited: &Invited, arena: CountedArena, socket: Socket) -> Result<(), Refused> {
+        let guest = invited.guest.upgrade().ok_or(Refused::Gone)?;
+        let link = guest.keeps_link().then(|| Arc::new(socket));
+        let ends = arena.ends(ArenaEnd::Taker, link.as_ref());
+        if !guest.attach_lanes(invited.life, ends, true) {
+            return Err(Refused::Gone);
+        }
+        self.keep(&*guest, invited, link)
+    }
+
+    /// Makes an arena for a queue pair, and hands it to the peer.
+    fn make(&self, token: u128, invited: &Invited) -> Result<(), Refused> {
+        let guest = invited.guest.upgrade().ok_or(Refused::Gone)?;
+        let socket = Arc::new(socket().map_err(Refused::Socket)?);
+        let address = SockAddr::unix(name(token)).map_err(Refused::Socket)?;
+        socket.connect(&address).map_err(Refused::Namespace)?;
+        check_user(&socket)?;
+        let share = Share::take(Arena::FIRST_OCTETS).ok_or(Refused::Budget)?;
+        let (arena, fd) = Arena::create(RING_LOGARITHM).map_err(Refused::Memory)?;
+        let link = guest.keeps_link().then(|| Arc::clone(&socket));
+        let ends = CountedArena { arena, share }.ends(ArenaEnd::Maker, link.as_ref());
+        // The peer may use its lane, and ring, as soon as it has the arena.
+        if !guest.attach_lanes(invited.life, ends, false) {
+            return Err(Refused::Gone);
+        }
+        let sent = send_with_descriptor(socket.as_fd(), &offer(token), fd.as_fd());
+        if let Err(error) = sent {
+            guest.detach_lanes(invited.life);
+            return Err(Refused::Socket(error));
+        }
+        self.keep(&*guest, invited, link)
+    }
+
+    /// Keeps the link of lanes, if they have one.
+    fn keep(
+        &self,
+        guest: &dyn Guest,
+        invited: &Invited,
+        link: Option<Arc<Socket>>,
+    ) -> Result<(), Refused> {
+        let Some(socket) = link else {
+            return Ok(());
+        };
+        self.watch_link(socket, invited)
+            .inspect_err(|_| guest.detach_lanes(invited.life))
     }
 }
 
@@ -317,33 +428,6 @@ fn take(socket: &Socket, token: u128) -> Result<CountedArena, Refused> {
     Ok(CountedArena { arena, share })
 }
 
-/// Gives a connection the lanes of an arena that its peer made.
-fn enter(invited: &Invited, arena: CountedArena) -> Result<(), Refused> {
-    let guest = invited.guest.upgrade().ok_or(Refused::Gone)?;
-    let taken = guest.attach_lanes(invited.life, arena.ends(ArenaEnd::Taker), true);
-    taken.then_some(()).ok_or(Refused::Gone)
-}
-
-/// Makes an arena for a connection, and hands it to the peer.
-fn make(token: u128, invited: &Invited) -> Result<(), Refused> {
-    let guest = invited.guest.upgrade().ok_or(Refused::Gone)?;
-    let socket = socket().map_err(Refused::Socket)?;
-    let address = SockAddr::unix(name(token)).map_err(Refused::Socket)?;
-    socket.connect(&address).map_err(Refused::Namespace)?;
-    check_user(&socket)?;
-    let share = Share::take(Arena::FIRST_OCTETS).ok_or(Refused::Budget)?;
-    let (arena, fd) = Arena::create(RING_LOGARITHM).map_err(Refused::Memory)?;
-    let ends = CountedArena { arena, share }.ends(ArenaEnd::Maker);
-    // The peer may use its lane, and ring, as soon as it has the arena.
-    if !guest.attach_lanes(invited.life, ends, false) {
-        return Err(Refused::Gone);
-    }
-    send_with_descriptor(socket.as_fd(), &offer(token), fd.as_fd()).map_err(|error| {
-        guest.detach_lanes(invited.life);
-        Refused::Socket(error)
-    })
-}
-
 impl Task for SameHost {
     fn work_fd(&self) -> BorrowedFd<'_> {
         self.meetings.as_fd()
@@ -354,22 +438,32 @@ impl Task for SameHost {
     }
 
     fn progress(&self) {
-        let mut met = Vec::new();
+        let mut news = Vec::new();
         self.meetings
-            .progress(|meetings, id, cause| met.extend(Self::drive(meetings, id, cause)));
+            .progress(|meetings, id, cause| news.extend(Self::drive(meetings, id, cause)));
         // Without the lock of the meetings: a queue pair that invites has its own.
-        let taken = met.into_iter().map(|(invited, arena)| {
-            let entered = arena.and_then(|arena| enter(&invited, arena));
+        let taken = news.into_iter().map(|(invited, news)| {
+            let entered = match news {
+                News::Offered(offered) => {
+                    offered.and_then(|(arena, socket)| self.enter(&invited, arena, socket))
+                }
+                News::Ended => {
+                    if let Some(guest) = invited.guest.upgrade() {
+                        guest.detach_lanes(invited.life);
+                    }
+                    Ok(())
+                }
+            };
             (invited, entered)
         });
         let offers = std::mem::take(&mut *self.offers.lock());
         let made = offers.into_iter().map(|(token, invited)| {
-            let made = make(token, &invited);
+            let made = self.make(token, &invited);
             (invited, made)
         });
         for (invited, result) in taken.chain(made) {
             if let Err(reason) = result {
-                tracing::debug!(%reason, "a connection stays on TCP");
+                tracing::debug!(%reason, "a connection stays on its sockets");
                 if let Some(guest) = invited.guest.upgrade() {
                     guest.refuse_lanes(invited.life, reason);
                 }
@@ -396,6 +490,10 @@ mod tests {
     struct Nobody(#[expect(dead_code, reason = "only its address counts")] u8);
 
     impl Guest for Nobody {
+        fn keeps_link(&self) -> bool {
+            false
+        }
+
         fn attach_lanes(&self, _life: u32, _ends: LaneEnds, _starts: bool) -> bool {
             false
         }
@@ -417,11 +515,11 @@ mod tests {
         }
         let left = |same_host: &SameHost| same_host.meetings.lock().entries().count();
         assert_eq!(left(&same_host), 2);
-        same_host.cancel(&Arc::downgrade(&guests[1]));
+        same_host.cancel(&Arc::downgrade(&guests[1]), None);
         assert_eq!(left(&same_host), 1);
-        same_host.cancel(&Arc::downgrade(&guests[1]));
+        same_host.cancel(&Arc::downgrade(&guests[1]), None);
         assert_eq!(left(&same_host), 1);
-        same_host.cancel(&Arc::downgrade(&guests[0]));
+        same_host.cancel(&Arc::downgrade(&guests[0]), None);
         assert!(same_host.meetings.is_empty());
     }
 

@@ -148,7 +148,11 @@ impl MemoryPort {
                 return Err(io::Error::from_raw_os_error(nix::libc::EAGAIN));
             }
             let size = segment_size.map_or(octets.len(), usize::from);
-            queue.extend(octets.chunks(size).map(|it| (number, it.to_vec())));
+            if octets.is_empty() {
+                queue.push_back((number, Vec::new()));
+            }
+            let datagrams = octets.chunks(size.max(1));
+            queue.extend(datagrams.map(|it| (number, it.to_vec())));
             let _ = inbox.readable.write(1);
         }
         Ok(octets.len())

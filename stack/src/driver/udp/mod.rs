@@ -1,6 +1,7 @@
 //! Datagram queue pairs and their sockets.
 
 pub(crate) mod icmp_errors;
+pub(crate) mod lanes;
 #[cfg(test)]
 pub(crate) mod memory_port;
 pub(crate) mod multicast;

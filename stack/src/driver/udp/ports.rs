@@ -3,6 +3,8 @@
 //! A connected socket saves the kernel the route look-up of every datagram. More than a few slow down everybody, because
 //! the kernel tries all sockets of a port for each datagram that arrives.
 
+mod lanes;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -11,9 +13,11 @@ use dgiwarp_llp_udp::Peer;
 
 use crate::driver::reactor::member::SocketIndex;
 use crate::driver::udp::icmp_errors::{IcmpErrors, IcmpLimit};
+use crate::driver::udp::lanes::DatagramLanes;
 use crate::driver::udp::multicast::{HostAddresses, Members};
 use crate::driver::udp::port::Port;
-use crate::{Error, MAX_PEER_SOCKETS};
+use crate::{Error, MAX_PEER_SOCKETS, QpCounters};
+pub(crate) use lanes::Invitee;
 
 /// Peers that are watched for becoming busy.
 const CANDIDATES: usize = 8;
@@ -29,11 +33,33 @@ const RETIRED_FOR: Duration = Duration::from_millis(20);
 /// The socket that was connected to a peer until lately.
 pub(crate) const RETIRED: SocketIndex = 5;
 
+/// Whether a peer on this host was met, to share memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meeting {
+    /// So many octets were received.
+    NotYet(u64),
+    /// The peer was invited, and has not answered.
+    Invited,
+    Over,
+}
+
 #[derive(Debug)]
 struct Sibling {
     port: Port,
     peer: Peer,
     last_used: Instant,
+    /// Told from siblings at this place before.
+    life: u32,
+    meeting: Meeting,
+    lanes: Option<Box<DatagramLanes>>,
+}
+
+/// A port of no peer any more, with the time since when, and the lanes that it had.
+#[derive(Debug)]
+struct Retired {
+    port: Port,
+    since: Instant,
+    lanes: Option<Box<DatagramLanes>>,
 }
 
 /// The ports of a QP.
@@ -44,7 +70,7 @@ pub(crate) struct Ports {
     /// Most sockets that busy peers may have.
     places: usize,
     /// Socket of no peer any more: datagrams under way to it may still arrive.
-    retired: Option<(Port, Instant)>,
+    retired: Option<Retired>,
     candidates: [Option<(Peer, u32)>; CANDIDATES],
     hand: usize,
     receive_buffer: usize,
@@ -54,6 +80,14 @@ pub(crate) struct Ports {
     hosts: HostAddresses,
     pub(crate) members: Members,
     icmp_limit: IcmpLimit,
+    /// Octets from a peer on this host after which it is met, to share memory. `None` where none is.
+    meets_after: Option<u64>,
+    /// Numbers that were given to siblings.
+    lives: u32,
+    /// Of lanes that are gone, and of peers without any. Made for the first one.
+    lane_counters: Option<Box<QpCounters>>,
+    /// Datagrams are in lanes that no bell announces.
+    unannounced: bool,
 }
 
 /// Advice about the socket of a peer, from its traffic.
@@ -63,6 +97,8 @@ pub(crate) enum Advice {
     Stay,
     /// Connect a socket at this place, which is free or idle.
     Connect(SocketIndex),
+    /// Invite the peer of the socket at this place to share memory, if it is on this host.
+    Invite(SocketIndex),
 }
 
 impl Ports {
@@ -84,6 +120,10 @@ impl Ports {
             hosts: HostAddresses::default(),
             members: Members::default(),
             icmp_limit: IcmpLimit::default(),
+            meets_after: None,
+            lives: 0,
+            lane_counters: None,
+            unannounced: false,
         }
     }
 
@@ -125,7 +165,7 @@ impl Ports {
             None => Some(&self.main),
             Some(place) => match self.siblings.get(place) {
                 Some(sibling) => sibling.as_ref().map(|it| &it.port),
-                None if index == RETIRED => self.retired.as_ref().map(|(port, _)| port),
+                None if index == RETIRED => self.retired.as_ref().map(|it| &it.port),
                 None => self.members.get(index),
             },
         }
@@ -137,23 +177,28 @@ impl Ports {
             None => Some(&mut self.main),
             Some(place) => match self.siblings.get_mut(place) {
                 Some(sibling) => sibling.as_mut().map(|it| &mut it.port),
-                None if index == RETIRED => self.retired.as_mut().map(|(port, _)| port),
+                None if index == RETIRED => self.retired.as_mut().map(|it| &mut it.port),
                 None => self.members.get_mut(index),
             },
         }
     }
 
-    /// The socket that a peer has for itself. One that is connected from another address of ours than `from`, if that is named, does not
+    /// The socket that a peer has for itself, and the lanes. A socket that is connected from another address of ours than `from`, if that is named, does not
     /// serve.
     #[inline]
-    pub(crate) fn own(&mut self, now: Instant, peer: Peer, from: Option<IpAddr>) -> Option<&Port> {
+    pub(crate) fn own(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        from: Option<IpAddr>,
+    ) -> Option<(&Port, Option<&mut DatagramLanes>)> {
         for sibling in &mut self.siblings {
             if let Some(it) = sibling
                 && it.peer == peer
                 && from.is_none_or(|from| it.port.connected_from() == Some(from))
             {
                 it.last_used = now;
-                return Some(&it.port);
+                return Some((&it.port, it.lanes.as_deref_mut()));
             }
         }
         None
@@ -161,6 +206,7 @@ impl Ports {
 
     /// Closes all sockets that peers have for themselves.
     pub(crate) fn forget_peers(&mut self) {
+        self.count_lanes();
         self.siblings = [const { None }; MAX_PEER_SOCKETS];
         self.retired = None;
         self.candidates = [None; CANDIDATES];
@@ -172,18 +218,32 @@ impl Ports {
         self.stays = true;
     }
 
-    /// Takes note of a datagram or train from or to `peer` over the socket at `index`.
+    /// Takes note of a datagram or train to `peer`, or one of so many octets from it, over the socket at `index`.
     #[inline]
-    pub(crate) fn note(&mut self, now: Instant, index: SocketIndex, peer: Peer) -> Advice {
+    pub(crate) fn note(
+        &mut self,
+        now: Instant,
+        index: SocketIndex,
+        peer: Peer,
+        received: usize,
+    ) -> Advice {
         if let Some(place) = usize::from(index).checked_sub(1) {
             if let Some(sibling) = self.siblings.get_mut(place).and_then(Option::as_mut) {
                 sibling.last_used = now;
+                if sibling.is_to_be_met(self.meets_after, received) {
+                    return Advice::Invite(index);
+                }
             }
             return Advice::Stay;
         }
         if self.stays || !self.becomes_busy(peer) {
             return Advice::Stay;
         }
+        self.place_for(now, peer)
+    }
+
+    /// Advice where to connect a socket for a peer.
+    fn place_for(&self, now: Instant, peer: Peer) -> Advice {
         let usable = peer
             .ip_addr()
             .is_some_and(|ip| !ip.is_multicast() && !ip.is_unspecified());
@@ -192,7 +252,7 @@ impl Ports {
         let settled = self
             .retired
             .as_ref()
-            .is_none_or(|(_, at)| since(*at) >= RETIRED_FOR);
+            .is_none_or(|it| since(it.since) >= RETIRED_FOR);
         let mut places = self.siblings.iter().take(self.places);
         let place = places.position(|it| {
             it.as_ref()
@@ -244,6 +304,12 @@ impl Ports {
             port: connected?,
             peer,
             last_used: now,
+            life: self.next_life(),
+            meeting: match self.meets_after {
+                Some(_) => Meeting::NotYet(0),
+                None => Meeting::Over,
+            },
+            lanes: None,
         };
         if let Some(place) = self.siblings.get_mut(usize::from(index).saturating_sub(1)) {
             *place = Some(sibling);
@@ -260,9 +326,19 @@ impl Ports {
     /// had begun to deliver still may, so it is kept as [`RETIRED`]. The one that was kept until now is closed.
     pub(crate) fn retire(&mut self, now: Instant, index: SocketIndex) {
         let place = self.siblings.get_mut(usize::from(index).saturating_sub(1));
-        if let Some(Sibling { mut port, peer, .. }) = place.and_then(Option::take) {
+        if let Some(mut gone) = place.and_then(Option::take) {
             // If this fails, no route leads to the peer any more.
-            self.retired = port.forsake(peer).is_ok().then_some((port, now));
+            let stays = gone.port.forsake(gone.peer).is_ok();
+            let mut lanes = gone.lanes;
+            if let Some(lanes) = &mut lanes {
+                lanes.end();
+            }
+            self.count_retired();
+            self.retired = stays.then_some(Retired {
+                port: gone.port,
+                since: now,
+                lanes,
+            });
         }
     }
 
@@ -284,7 +360,7 @@ impl Ports {
 
     /// Sockets in use beside the main one.
     pub(crate) fn siblings(&self) -> impl Iterator<Item = &Port> {
-        let retired = self.retired.iter().map(|(port, _)| port);
+        let retired = self.retired.iter().map(|it| &it.port);
         let siblings = self.siblings.iter().flatten();
         siblings.map(|it| &it.port).chain(retired)
     }
@@ -324,12 +400,14 @@ mod tests {
         let mut sockets = in_memory();
         let now = clock::now();
         let one = Peer::ip("127.0.0.1:5".parse().unwrap());
-        let advice: Vec<_> = (0..BUSY_AFTER).map(|_| sockets.note(now, 0, one)).collect();
+        let advice: Vec<_> = (0..BUSY_AFTER)
+            .map(|_| sockets.note(now, 0, one, 1))
+            .collect();
         assert_eq!(advice.last(), Some(&Advice::Connect(1)));
         for round in 0..200u16 {
             for port in 100..200u16 {
                 let peer = Peer::ip(SocketAddr::from(([127, 0, 0, 1], port)));
-                assert_eq!(sockets.note(now, 0, peer), Advice::Stay, "round {round}");
+                assert_eq!(sockets.note(now, 0, peer, 1), Advice::Stay, "round {round}");
             }
         }
     }
@@ -341,7 +419,7 @@ mod tests {
         for port in 5..15 {
             let busy = Peer::ip((local, port).into());
             for _ in 0..BUSY_AFTER {
-                if let Advice::Connect(index) = sockets.note(now, 0, busy) {
+                if let Advice::Connect(index) = sockets.note(now, 0, busy, 1) {
                     sockets.connect(now, index, busy, local).unwrap();
                     taken.push(index);
                 }
@@ -499,7 +577,7 @@ mod tests {
                 let share = |share| {
                     settling
                         .iter()
-                        .try_for_each(|(it, _): &(Port, _)| it.share_number(share))
+                        .try_for_each(|it: &Retired| it.port.share_number(share))
                 };
                 share(true).unwrap();
                 sockets.connect(clock::now(), 1, from, local).unwrap();
@@ -510,14 +588,14 @@ mod tests {
                 }
                 while settling
                     .front()
-                    .is_some_and(|(_, at)| at.elapsed() >= RETIRED_FOR)
+                    .is_some_and(|it| it.since.elapsed() >= RETIRED_FOR)
                 {
-                    drain(settling.pop_front().as_mut().map(|(it, _)| it));
+                    drain(settling.pop_front().as_mut().map(|it| &mut it.port));
                 }
             }
             drop(ending);
             let sent = sender.join().unwrap();
-            for (socket, _) in &mut settling {
+            for Retired { port: socket, .. } in &mut settling {
                 drain(Some(socket));
             }
             drain(sockets.get_mut(0));

@@ -1,5 +1,6 @@
 //! A datagram QP: its engine with its ports, shared by posting and polling threads.
 
+mod lanes;
 mod member;
 mod transmit_sink;
 
@@ -26,11 +27,12 @@ use crate::driver::udp::path_cache::PathCache;
 use crate::driver::udp::peer_ports::PortState;
 use crate::driver::udp::port::Port;
 use crate::driver::udp::ports::{Advice, Ports};
-use crate::driver::udp::socket::ReceiveBuffer;
+use crate::driver::udp::socket::{ReceiveBuffer, Received};
 use crate::{Config, Error, ErrorEntry, ErrorReason, QpCounters};
 use dgiwarp_engine::datagram::{Arrival, Random, SendWqe, Transmitted, UdEngine};
 use dgiwarp_engine::sq_drain::SqDrain;
 use dgiwarp_engine::types::earliest;
+use lanes::Unlocked;
 use transmit_sink::PortSink;
 
 /// Trains that one QP sends before others are served.
@@ -72,7 +74,7 @@ impl UdInner {
 
 impl QpState for UdInner {
     type Wqe = SendWqe;
-    type Unlocked = ();
+    type Unlocked = Unlocked;
 
     #[inline]
     fn accept(&mut self, wqe: SendWqe) {
@@ -112,6 +114,7 @@ impl QpState for UdInner {
     fn counters(&self) -> QpCounters {
         let mut counters = self.engine.counters();
         Instruments::count(self.instruments.as_deref(), &mut counters);
+        self.ports.add_lane_counters(&mut counters);
         counters
     }
 }
@@ -143,7 +146,8 @@ impl UdShared {
             is_unready: false,
             cork: parts.cork(),
         };
-        let this = Self::new(parts, inner, (), true)?;
+        let this = Self::new(parts, inner, Unlocked::default(), true)?;
+        this.be_guest();
         let member = this.attach();
         this.run(|inner| this.poll_set.watch(member, 0, inner.ports.main().as_fd()))
             .map_err(Error::system("cannot watch a socket"))?;
@@ -280,18 +284,47 @@ impl UdShared {
         if !self.open.load(Ordering::Relaxed) {
             return false;
         }
-        let Some(port) = inner.ports.get_mut(index) else {
-            return false;
-        };
-        let received = match port.receive(buffer) {
-            Ok(received) => received,
-            Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => return false,
-            // An ICMP error about an earlier datagram; the port goes on.
-            Err(_) => {
-                self.read_error_queue_locked(inner, index);
-                return true;
+        match inner.ports.receive(index, buffer) {
+            // A bell of lanes whose socket has no peer any more.
+            Some(Ok(received)) if received.len == 0 && self.has_any_lanes() => {
+                self.receive_unannounced(inner, buffer)
             }
-        };
+            Some(received) => self.took(inner, index, buffer, received),
+            None => false,
+        }
+    }
+
+    /// Handles the result of a receive call. Returns whether there was anything.
+    #[inline(always)]
+    fn took(
+        &self,
+        inner: &mut UdInner,
+        index: SocketIndex,
+        buffer: &ReceiveBuffer,
+        received: io::Result<Received>,
+    ) -> bool {
+        self.announce(inner);
+        match received {
+            Ok(received) => self.handle_received(inner, index, buffer, received),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.forget_ended_lanes(inner, index);
+                return false;
+            }
+            // An ICMP error about an earlier datagram; the port goes on.
+            Err(_) => self.read_error_queue_locked(inner, index),
+        }
+        true
+    }
+
+    /// Gives the engine what a receive call put into the buffer.
+    #[inline(always)]
+    fn handle_received(
+        &self,
+        inner: &mut UdInner,
+        index: SocketIndex,
+        buffer: &ReceiveBuffer,
+        received: Received,
+    ) {
         let now = clock::coarse();
         let to_group = inner.ports.is_to_group(index, received.to);
         let arrival = Arrival {
@@ -303,7 +336,7 @@ impl UdShared {
         };
         if received.len == 0 {
             inner.engine.count_drop(DropReason::Malformed);
-            return true;
+            return;
         }
         let behind = inner.engine.has_output();
         self.take_in(inner, now, arrival);
@@ -314,13 +347,20 @@ impl UdShared {
             self.send_output(inner);
         }
         self.note_deadline(inner);
-        if let Advice::Connect(place) = inner.ports.note(now, index, received.from)
-            && let Some(local) = received.to
-            && !to_group
-        {
-            self.connect(inner, now, place, received.from, local);
+        match inner.ports.note(now, index, received.from, received.len) {
+            Advice::Stay => {}
+            Advice::Connect(place) => {
+                if let Some(local) = received.to
+                    && !to_group
+                {
+                    self.connect(inner, now, place, received.from, local);
+                }
+            }
+            Advice::Invite(place) => self.invite(inner, place),
         }
-        true
+        if let Some(invited) = inner.engine.take_invitation() {
+            self.answer_invitation(inner, now, invited);
+        }
     }
 
     /// Gives the engine arrived datagrams, through the instruments if there are any.
@@ -386,6 +426,7 @@ impl UdShared {
         local: IpAddr,
     ) {
         self.connect_port(inner, now, index, (peer, local));
+        self.note_lanes(inner);
         if inner.engine.has_output() {
             self.remember_unsent();
         }
@@ -395,9 +436,8 @@ impl UdShared {
     fn drain(&self, inner: &mut UdInner, now: Instant, index: SocketIndex) {
         let mut buffer = ReceiveBuffer::new();
         for _ in 0..MAX_DRAIN {
-            let received = match inner.ports.get_mut(index) {
-                Some(port) => port.receive(&mut buffer),
-                None => return,
+            let Some(received) = inner.ports.receive(index, &mut buffer) else {
+                return;
             };
             match received {
                 Ok(received) => {
@@ -448,6 +488,7 @@ impl UdShared {
         self.renew(|inner| {
             inner.engine.reset(random, self.tables());
             self.forget_peer_ports(&mut inner.ports);
+            self.note_lanes(inner);
         });
     }
 
@@ -563,6 +604,8 @@ impl UdShared {
             for other in inner.ports.siblings().chain(inner.ports.members.iter()) {
                 self.poll_set.unwatch(other.as_fd());
             }
+            self.leave_meetings(None);
+            inner.ports.end_all_lanes();
         });
         self.detach();
     }

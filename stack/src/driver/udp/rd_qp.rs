@@ -145,7 +145,7 @@ impl RdSink<'_> {
         singly: bool,
     ) -> io::Result<usize> {
         let mut icmp_errors = IcmpErrors::default();
-        if let Some(port) = self.ports.own(self.now, peer, from) {
+        if let Some((port, _)) = self.ports.own(self.now, peer, from) {
             let transmission = Transmission {
                 port,
                 to: None,
@@ -163,7 +163,7 @@ impl RdSink<'_> {
         let sent = transmission.carry(pieces, train, singly);
         if let Some(local) = from
             && sent.is_ok()
-            && let Advice::Connect(index) = self.ports.note(self.now, 0, peer)
+            && let Advice::Connect(index) = self.ports.note(self.now, 0, peer, 0)
         {
             self.connect = Some((index, peer, local));
         }
@@ -380,7 +380,7 @@ impl RdShared {
             }
             Some(instruments) => instruments.take(now, arrival, handle),
         }
-        if let Advice::Connect(place) = inner.ports.note(now, index, received.from)
+        if let Advice::Connect(place) = inner.ports.note(now, index, received.from, received.len)
             && let Some(local) = received.to.filter(|to| !to.is_multicast())
         {
             self.connect_port(inner, now, place, (received.from, local));

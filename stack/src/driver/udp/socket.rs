@@ -82,6 +82,11 @@ impl ReceiveBuffer {
         &self.octets[..len]
     }
 
+    /// All of the buffer, to be filled.
+    pub(super) fn all_octets(&mut self) -> &mut [u8] {
+        &mut self.octets
+    }
+
     #[cfg(test)]
     pub(super) fn fill(&mut self, octets: &[u8]) {
         self.octets[..octets.len()].copy_from_slice(octets);

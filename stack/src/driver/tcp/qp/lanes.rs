@@ -112,7 +112,7 @@ impl RcShared {
                 (self.unlocked.guest.get(), self.background().same_host())
         {
             let guest: Weak<dyn Guest> = Weak::<Self>::clone(guest);
-            same_host.cancel(&guest);
+            same_host.cancel(&guest, None);
         }
     }
 
@@ -222,6 +222,10 @@ impl RcShared {
 }
 
 impl Guest for RcShared {
+    fn keeps_link(&self) -> bool {
+        false
+    }
+
     fn attach_lanes(&self, life: u32, ends: LaneEnds, starts: bool) -> bool {
         self.run(|inner| {
             let lives = life == self.unlocked.life.load(Ordering::Acquire);

@@ -14,12 +14,37 @@ impl Member for UdShared {
         buffer: &mut ReceiveBuffer,
         _next: NextReceive,
     ) -> Option<Received> {
-        let received = self.try_run(|inner| self.receive_locked(inner, socket, buffer))?;
+        let received = self.try_run(|inner| {
+            self.receive_locked(inner, socket, buffer)
+                || (socket == 0 && self.has_any_lanes() && self.receive_unannounced(inner, buffer))
+        })?;
         Some(if received {
             Received::Something
         } else {
             Received::Nothing
         })
+    }
+
+    #[inline]
+    fn receive_hot(
+        &self,
+        socket: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+        next: NextReceive,
+    ) -> Option<Received> {
+        if !self.has_lanes(socket) {
+            return self.receive(socket, buffer, next);
+        }
+        let received = self.try_run(|inner| self.receive_from_lane(inner, socket, buffer))?;
+        Some(if received {
+            Received::Something
+        } else {
+            Received::Nothing
+        })
+    }
+
+    fn want_bells(&self, socket: SocketIndex, wanted: bool) -> bool {
+        self.has_lanes(socket) && self.run(|inner| self.want_bells_locked(inner, socket, wanted))
     }
 
     fn has_completions(&self) -> bool {

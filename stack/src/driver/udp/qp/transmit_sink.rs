@@ -51,9 +51,14 @@ impl TransmitSink for PortSink<'_> {
         train: &Train,
     ) -> SendOutcome {
         let singly = train.len() > 1 && (route.sends_singly() || !self.ports.main().sends_trains());
-        let Some(port) = self.ports.own(self.now, peer, route.source()) else {
+        let Some((port, mut lanes)) = self.ports.own(self.now, peer, route.source()) else {
             return self.send_openly(peer, route, pieces, train, singly);
         };
+        if let Some(lanes) = &mut lanes
+            && lanes.send(self.now, port, pieces, train)
+        {
+            return SendOutcome::Sent;
+        }
         let transmission = Transmission {
             port,
             to: None,
@@ -61,6 +66,9 @@ impl TransmitSink for PortSink<'_> {
             icmp_errors: self.icmp_errors,
         };
         let result = transmission.carry(pieces, train, singly);
+        if let (Ok(_), Some(lanes)) = (&result, lanes) {
+            lanes.note_sent(self.now, train);
+        }
         self.sent(result, peer, route, pieces, train)
     }
 
@@ -71,14 +79,21 @@ impl TransmitSink for PortSink<'_> {
         octets: &[u8],
         train: &Train,
     ) -> SendOutcome {
-        let own = self.ports.own(self.now, peer, from).is_some();
-        let (to, leave) = if own {
-            (None, None)
-        } else {
-            (peer.socket_addr(), from)
+        let pieces = [Piece::Bytes(octets)];
+        let (to, leave) = match self.ports.own(self.now, peer, from) {
+            Some((port, Some(lanes))) => {
+                if lanes.send(self.now, port, &pieces, train) {
+                    return SendOutcome::Sent;
+                }
+                // It is rarely refused; a few too many are not waited for long.
+                lanes.note_sent(self.now, train);
+                (None, None)
+            }
+            Some((_, None)) => (None, None),
+            None => (peer.socket_addr(), from),
         };
         let port = match self.ports.own(self.now, peer, from) {
-            Some(port) => port,
+            Some((port, _)) => port,
             None => self.ports.main(),
         };
         let mut transmission = Transmission {
@@ -87,7 +102,6 @@ impl TransmitSink for PortSink<'_> {
             leave: leave.into(),
             icmp_errors: self.icmp_errors,
         };
-        let pieces = [Piece::Bytes(octets)];
         let mut result = if train.len() == 1 || port.sends_trains() {
             transmission.send(&pieces, train.segment_size())
         } else {
@@ -146,7 +160,7 @@ impl PortSink<'_> {
         let outcome = self.sent(result, peer, route, pieces, train);
         if !route.is_group()
             && outcome == SendOutcome::Sent
-            && let Advice::Connect(index) = self.ports.note(self.now, 0, peer)
+            && let Advice::Connect(index) = self.ports.note(self.now, 0, peer, 0)
         {
             let local = route.source().unwrap_or_else(|| route.route_source());
             self.connect = Some((index, peer, local));

@@ -1,0 +1,353 @@
+//! The lanes of a datagram queue pair and one of its peers on this host: datagrams go through memory, and by the socket where that has no room (rfc-notes/same-host.md).
+
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_udp::{Peer, Train};
+use dgiwarp_memory::Piece;
+use dgiwarp_memory::lane::{LaneCorrupt, Record};
+
+use crate::QpCounters;
+use crate::driver::same_host::ends::LaneEnds;
+use crate::driver::udp::port::Port;
+use crate::driver::udp::socket::{Leave, ReceiveBuffer, Received};
+
+/// Time after which what the socket has carried is received, or lost.
+const LATE: Duration = Duration::from_millis(100);
+/// Bells that one call takes from the socket.
+const BELLS: usize = 64;
+/// Octets that a ring has room for after it has grown, if memory allows: about as many as are under way.
+const ROOM: usize = 1 << 20;
+
+/// Datagrams that go by the socket though there are lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BySocket {
+    Nothing,
+    /// All: the peer has not been told yet from where on it counts.
+    Uncounted,
+    /// All, since so many datagrams and one more, the last one at this time.
+    Counted(u64, Instant),
+}
+
+/// Lanes to a peer and from it.
+#[derive(Debug)]
+pub(crate) struct DatagramLanes {
+    ends: LaneEnds,
+    peer: Peer,
+    /// Address of ours that the peer sends to.
+    local: IpAddr,
+    /// The peer reads the lane: it has mapped the arena.
+    sends: bool,
+    /// The peer's end is gone, or broken: nothing is sent any more, and what is in the lane is received.
+    ended: bool,
+    /// Datagrams go by the socket, until the peer has received all of these: none overtakes another.
+    by_socket: BySocket,
+    /// Datagrams received by the socket, and one more, since the peer's first bell: what was sent before that is not counted.
+    received: Option<u64>,
+    /// A datagram of the socket that records in the lane come before.
+    held: Option<(Received, Vec<u8>)>,
+    /// A thread polls the lane, and nobody sleeps: no bell is wanted.
+    is_polled: bool,
+    /// Datagrams are in the lane that no bell announces.
+    unannounced: bool,
+    octets_sent: u64,
+    octets_received: u64,
+}
+
+impl DatagramLanes {
+    /// Lanes that begin. The end that took the arena `starts`: the other one waits for that.
+    pub(crate) fn new(ends: LaneEnds, starts: bool, (peer, local): (Peer, IpAddr)) -> Self {
+        if starts {
+            ends.output.start(0);
+        }
+        Self {
+            ends,
+            peer,
+            local,
+            sends: starts,
+            ended: false,
+            by_socket: BySocket::Uncounted,
+            received: None,
+            held: None,
+            is_polled: false,
+            unannounced: false,
+            octets_sent: 0,
+            octets_received: 0,
+        }
+    }
+
+    /// Adds octets sent and received.
+    pub(crate) fn count(&self, counters: &mut QpCounters) {
+        counters.lane_octets_sent += self.octets_sent;
+        counters.lane_octets_received += self.octets_received;
+    }
+
+    /// Ends the lanes: what was sent is received, and the peer sends by its socket from now on.
+    pub(crate) fn end(&mut self) {
+        if !self.ended {
+            self.ended = true;
+            self.ends.output.finish(0);
+            self.ends.link = None;
+        }
+    }
+
+    /// Whether the lanes have ended and are empty.
+    pub(crate) fn are_over(&mut self) -> bool {
+        // A corrupt lane is over.
+        self.ended && self.ends.input.arm().map_or(true, |more| !more)
+    }
+
+    fn corrupt(&mut self, error: LaneCorrupt) {
+        tracing::warn!(%error, "the peer broke the shared memory of a datagram queue pair");
+        self.end();
+    }
+
+    /// Sends a train through the lane. Returns `false` where the socket has to.
+    #[inline]
+    pub(crate) fn send(
+        &mut self,
+        now: Instant,
+        port: &Port,
+        pieces: &[Piece<'_>],
+        train: &Train,
+    ) -> bool {
+        if !self.may_send() {
+            return false;
+        }
+        if self.by_socket != BySocket::Nothing && !self.has_caught_up(now, port) {
+            return false;
+        }
+        if !self.write(pieces, train) {
+            self.by_socket = BySocket::Counted(self.ends.input.placed(), now);
+            return false;
+        }
+        self.octets_sent += train.octets() as u64;
+        if self.ends.output.takes_bell() {
+            self.ring(port);
+        }
+        true
+    }
+
+    /// The socket has taken a train.
+    pub(crate) fn note_sent(&mut self, now: Instant, train: &Train) {
+        if let BySocket::Counted(sent, at) = &mut self.by_socket {
+            *sent += train.len() as u64;
+            *at = now;
+        }
+    }
+
+    /// Whether the peer has received all that the socket carried.
+    #[inline(never)]
+    fn has_caught_up(&mut self, now: Instant, port: &Port) -> bool {
+        let received = self.ends.input.placed();
+        match self.by_socket {
+            BySocket::Nothing => {}
+            BySocket::Uncounted => {
+                // The peer counts from here on.
+                self.ring(port);
+                self.by_socket = BySocket::Counted(1, now);
+                return false;
+            }
+            // Lost datagrams are not waited for.
+            BySocket::Counted(sent, at)
+                if received < sent && now.saturating_duration_since(at) < LATE =>
+            {
+                return false;
+            }
+            BySocket::Counted(..) => self.by_socket = BySocket::Nothing,
+        }
+        true
+    }
+
+    /// Whether the peer receives what is sent through the lane.
+    #[inline]
+    fn may_send(&mut self) -> bool {
+        if self.ended {
+            return false;
+        }
+        let input = &mut self.ends.input;
+        self.sends = self.sends || input.started().is_some();
+        if self.sends && !matches!(input.resumes(), Ok(None)) {
+            self.end();
+        }
+        self.sends && !self.ended
+    }
+
+    #[inline]
+    fn write(&mut self, pieces: &[Piece<'_>], train: &Train) -> bool {
+        let (Ok(octets), Ok(stride)) = (
+            u32::try_from(train.octets()),
+            u16::try_from(train.datagram()),
+        ) else {
+            return false;
+        };
+        let record = Record { octets, stride };
+        let written = match self.ends.output.write_record(record, pieces) {
+            Ok(false) => self.write_in_longer(record, pieces),
+            written => written,
+        };
+        written.unwrap_or_else(|error| {
+            self.corrupt(error);
+            false
+        })
+    }
+
+    /// Has the ring grow, where it may and is empty, and sends then.
+    #[inline(never)]
+    fn write_in_longer(
+        &mut self,
+        record: Record,
+        pieces: &[Piece<'_>],
+    ) -> Result<bool, LaneCorrupt> {
+        let LaneEnds { output, share, .. } = &mut self.ends;
+        output.want_room(ROOM.max(record.octets_in_lane()))?;
+        let Some(more) = output.growth() else {
+            return Ok(false);
+        };
+        let allowed = share.grow(more);
+        output.grow(allowed);
+        output.write_record(record, pieces)
+    }
+
+    /// Rings: an empty datagram makes the peer's socket readable. One whose buffer is full is readable already.
+    #[cold]
+    fn ring(&mut self, port: &Port) {
+        let rung = port.send(None, Leave::default(), &[], None);
+        if rung.is_err_and(|error| error.raw_os_error() == Some(nix::libc::ECONNREFUSED)) {
+            self.end();
+        }
+    }
+
+    /// Receives from the lane, without the socket.
+    ///
+    /// # Errors
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the lane is empty.
+    #[inline]
+    pub(crate) fn poll(&mut self, port: &Port, buffer: &mut ReceiveBuffer) -> io::Result<Received> {
+        let Some(record) = self.next_record(buffer.all_octets().len()) else {
+            return self
+                .take_held(buffer)
+                .ok_or_else(|| io::ErrorKind::WouldBlock.into());
+        };
+        self.octets_received += u64::from(record.octets);
+        if self.ends.input.take_record(record, buffer.all_octets()) {
+            self.ring(port);
+        }
+        Ok(Received {
+            len: record.octets as usize,
+            stride: record.stride.into(),
+            from: self.peer,
+            to: Some(self.local),
+        })
+    }
+
+    #[inline]
+    fn next_record(&mut self, most: usize) -> Option<Record> {
+        self.ends.input.next_record(most).unwrap_or_else(|error| {
+            self.corrupt(error);
+            None
+        })
+    }
+
+    /// Receives from the lane, and from the socket where that is empty.
+    ///
+    /// # Errors
+    /// Error of the socket; [`WouldBlock`](io::ErrorKind::WouldBlock) if both are empty.
+    pub(crate) fn receive(
+        &mut self,
+        port: &mut Port,
+        buffer: &mut ReceiveBuffer,
+    ) -> io::Result<Received> {
+        let polled = self.poll(port, buffer);
+        if polled.is_ok() {
+            return polled;
+        }
+        for bells in 0..BELLS {
+            match port.receive(buffer) {
+                Ok(received) if received.len == 0 => self.count_received(0),
+                Ok(received) => {
+                    if bells > 0 {
+                        self.arm();
+                    }
+                    return self.behind_records(received, port, buffer);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.arm();
+        self.poll(port, buffer)
+    }
+
+    /// A datagram came by the socket: what is in the lane now was sent before it.
+    fn behind_records(
+        &mut self,
+        received: Received,
+        port: &Port,
+        buffer: &mut ReceiveBuffer,
+    ) -> io::Result<Received> {
+        if self.next_record(usize::MAX).is_none() {
+            self.count_received(datagrams(&received));
+            return Ok(received);
+        }
+        self.held = Some((received, buffer.octets(received.len).to_vec()));
+        self.unannounced = true;
+        self.poll(port, buffer)
+    }
+
+    /// Counts datagrams of the socket, and reports them.
+    fn count_received(&mut self, datagrams: u64) {
+        let before = match (self.received, datagrams) {
+            (Some(received), _) => received,
+            // The first bell.
+            (None, 0) => 1,
+            (None, _) => return,
+        };
+        let received = before + datagrams;
+        self.received = Some(received);
+        self.ends.output.report_placed(received);
+    }
+
+    /// The datagram that was held, if any.
+    #[inline]
+    fn take_held(&mut self, buffer: &mut ReceiveBuffer) -> Option<Received> {
+        let (received, octets) = self.held.take()?;
+        buffer.all_octets()[..octets.len()].copy_from_slice(&octets);
+        self.count_received(datagrams(&received));
+        Some(received)
+    }
+
+    /// Has the peer ring, unless a thread polls.
+    fn arm(&mut self) {
+        // A corrupt lane is found when it is read.
+        self.unannounced |= !self.is_polled && self.ends.input.arm().unwrap_or(true);
+    }
+
+    /// Whether datagrams are in the lane that no bell announces, to be asked once.
+    #[inline]
+    pub(crate) fn take_unannounced(&mut self) -> bool {
+        std::mem::take(&mut self.unannounced)
+    }
+
+    /// Wants bells from now on, or none while a thread polls. Datagrams that are there are [unannounced](Self::take_unannounced).
+    pub(crate) fn want_bells(&mut self, wanted: bool) {
+        self.is_polled = !wanted;
+        if wanted {
+            self.arm();
+        } else {
+            self.ends.input.disarm();
+        }
+    }
+}
+
+/// Datagrams of a receive call.
+fn datagrams(received: &Received) -> u64 {
+    received.len.div_ceil(received.stride.max(1)) as u64
+}
+
+impl Drop for DatagramLanes {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
