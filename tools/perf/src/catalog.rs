@@ -21,6 +21,8 @@ pub(crate) enum Transport {
     Rd,
     /// A connected queue pair whose octets go through memory that both processes share.
     RcRing,
+    /// An unreliable datagram queue pair whose datagrams do.
+    UdRing,
     /// Plain UDP sockets.
     Udp,
     /// Plain TCP sockets.
@@ -122,6 +124,9 @@ pub(crate) const CATALOG: &[Entry] = catalog! {
     Rc Read [Lat Bw] "iWARP RDMA Read, from server to client; latency is half of the time from post to completion";
     Rc FetchAdd [Lat Rate] "iWARP atomic addition to 8 bytes, beside 8 bytes to and fro; latency as of Read";
     Rc CompareSwap [Lat Rate] "iWARP atomic compare and swap of 8 bytes, all of which swap";
+    UdRing Send [Lat Bw Bibw Rate] "datagrams through shared memory, where both sides are on one host (--same-host ring)";
+    UdRing WriteRecord [Lat Bw Bibw Rate] "RDMA Write-Record";
+    UdRing Read [Lat Bw] "RDMA Read";
     RcRing Send [Lat Bw Bibw Rate] "the same operations through shared memory, where both sides are on one host (--same-host ring)";
     RcRing Write [Lat Bw Bibw Rate] "RDMA Write";
     RcRing WriteImm [Lat Bw Bibw Rate] "RDMA Write with immediate";
@@ -162,20 +167,26 @@ impl Subject {
 
     /// The row of the same operation through shared memory, if there is one.
     pub(crate) fn through_memory(self) -> Option<Self> {
-        let other = Self::new(Transport::RcRing, self.op);
-        let exists = self.transport == Transport::Rc && other.entry().is_some();
-        exists.then_some(other)
+        let transport = match self.transport {
+            Transport::Ud => Transport::UdRing,
+            Transport::Rc => Transport::RcRing,
+            _ => return None,
+        };
+        let other = Self::new(transport, self.op);
+        other.entry().map(|_| other)
     }
 
     /// The raw row that this one is compared with in `mode`; none for the baselines themselves.
     pub(crate) fn baseline(self, mode: Mode) -> Option<Self> {
         match (self.transport, mode) {
-            (Transport::Ud | Transport::Rd, Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Loss) => {
-                Some(Self::new(Transport::Udp, Op::Raw))
-            }
-            (Transport::Ud | Transport::Rd, Mode::Idle) | (Transport::Rd, Mode::Fanout) => None,
+            (
+                Transport::Ud | Transport::UdRing | Transport::Rd,
+                Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Loss,
+            ) => Some(Self::new(Transport::Udp, Op::Raw)),
+            (Transport::Ud | Transport::UdRing | Transport::Rd, Mode::Idle)
+            | (Transport::UdRing | Transport::Rd, Mode::Fanout) => None,
             (Transport::Ud, Mode::Fanout) => Some(Self::new(Transport::Udp, self.op)),
-            (Transport::Ud | Transport::Rd, Mode::Rate) => {
+            (Transport::Ud | Transport::UdRing | Transport::Rd, Mode::Rate) => {
                 Some(Self::new(Transport::Udp, Op::RawSingle))
             }
             // Raw TCP takes nearly nothing beside the kernel: a ratio would mean nothing.
@@ -229,9 +240,14 @@ impl Transport {
     /// Whether it is UDP underneath.
     pub(crate) const fn uses_datagrams(self) -> bool {
         match self {
-            Self::Ud | Self::Rd | Self::Udp => true,
+            Self::Ud | Self::UdRing | Self::Rd | Self::Udp => true,
             Self::Rc | Self::RcRing | Self::Tcp => false,
         }
+    }
+
+    /// Whether the octets go through memory that both processes share.
+    pub(crate) const fn is_in_memory(self) -> bool {
+        matches!(self, Self::RcRing | Self::UdRing)
     }
 
     /// The name in options, tables and JSON.
@@ -241,6 +257,7 @@ impl Transport {
             Self::Rd => "rd",
             Self::Rc => "rc",
             Self::RcRing => "rc-ring",
+            Self::UdRing => "ud-ring",
             Self::Udp => "udp",
             Self::Tcp => "tcp",
         }

@@ -115,7 +115,7 @@ impl Endpoint {
         }
         let posts = matches!(
             spec.subject.transport,
-            Transport::Ud | Transport::Rd | Transport::Rc | Transport::RcRing
+            Transport::Ud | Transport::UdRing | Transport::Rd | Transport::Rc | Transport::RcRing
         );
         if spec.list > 1 && !(posts && spec.mode == Mode::Rate && spec.size <= MAX_LISTED) {
             return Err(PerfError::Protocol(format!("impossible {spec:?}")));
@@ -161,7 +161,7 @@ impl Endpoint {
                 let (tcp, offer) = Tcp::open(spec, local, side)?;
                 (Kind::Tcp(tcp), offer)
             }
-            Transport::Ud if spec.subject.op.fetches() => {
+            Transport::Ud | Transport::UdRing if spec.subject.op.fetches() => {
                 let (fetches, offer) = Fetches::open(spec, local, side)?;
                 (Kind::UdFetches(Box::new(fetches)), offer)
             }
@@ -173,7 +173,7 @@ impl Endpoint {
                 let (rc, offer) = Rc::open(spec, local, side)?;
                 (Kind::Rc(Box::new(rc)), offer)
             }
-            Transport::Ud => {
+            Transport::Ud | Transport::UdRing => {
                 let (ud, offer) = Ud::open(spec, local, side)?;
                 (Kind::Ud(Box::new(ud)), offer)
             }
@@ -333,10 +333,12 @@ impl Endpoint {
     pub(crate) fn start_round(&mut self) -> Result<()> {
         self.round = self.round.wrapping_add(1);
         let round = self.round;
-        if self.spec.subject.transport == Transport::RcRing && round > ROUNDS_TO_MEET {
+        if self.spec.subject.transport.is_in_memory() && round > ROUNDS_TO_MEET {
             let counters = match &self.kind {
                 Kind::Rc(rc) => rc.counters(),
                 Kind::RcFetches(fetches) => fetches.counters(),
+                Kind::Ud(ud) => ud.counters(),
+                Kind::UdFetches(fetches) => fetches.counters(),
                 _ => dgiwarp::QpCounters::default(),
             };
             if counters.lane_octets_sent == 0 {

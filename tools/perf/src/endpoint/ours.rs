@@ -23,16 +23,21 @@ pub(crate) fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) 
     }
 }
 
+/// The way within one host, which the row names.
+const fn same_host(spec: &EndpointSpec) -> SameHostMode {
+    match spec.subject.transport {
+        Transport::RcRing | Transport::UdRing => SameHostMode::Ring,
+        Transport::Ud | Transport::Rd | Transport::Rc | Transport::Udp | Transport::Tcp => {
+            SameHostMode::Off
+        }
+    }
+}
+
 /// Settings of the device of a reliable queue pair: its row names its way, whatever the environment wants.
 fn device(spec: &EndpointSpec, side: Side) -> Config {
     let mut config = Config::default();
     config.autocork = spec.autocork;
-    config.same_host = match spec.subject.transport {
-        Transport::RcRing => SameHostMode::Ring,
-        Transport::Ud | Transport::Rd | Transport::Rc | Transport::Udp | Transport::Tcp => {
-            SameHostMode::Off
-        }
-    };
+    config.same_host = same_host(spec);
     if spec.subject.transport == Transport::Rd {
         config.receive_buffer = spec.receive_buffer;
         config.max_mtu = spec.mtu;

@@ -157,7 +157,7 @@ impl Segments {
         };
         // A raw receiver drops no marks.
         let marks_lost = match spec.subject.transport {
-            Transport::Ud => from.marks.saturating_sub(to.marks),
+            Transport::Ud | Transport::UdRing => from.marks.saturating_sub(to.marks),
             Transport::Rd | Transport::Rc | Transport::RcRing | Transport::Udp | Transport::Tcp => {
                 0
             }

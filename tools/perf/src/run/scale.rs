@@ -131,7 +131,11 @@ impl Stage {
         let before = Footprint::now();
         let rnic = Rnic::open(device()).map_err(stack("open the device"))?;
         let one = match transport {
-            Transport::Ud | Transport::Rd | Transport::Rc | Transport::RcRing => {
+            Transport::Ud
+            | Transport::UdRing
+            | Transport::Rd
+            | Transport::Rc
+            | Transport::RcRing => {
                 Speaker::Stack(Box::new(One::open(&rnic, transport, count, &ports)?))
             }
             Transport::Udp | Transport::Tcp => {
@@ -176,7 +180,7 @@ impl Stage {
         let per_peer = |bytes: u64| float(bytes) / 1024.0 / f64::from(scale.all);
         let ends = match self.transport {
             // The sockets are the peers'.
-            Transport::Ud | Transport::Rd | Transport::Udp => 1.0,
+            Transport::Ud | Transport::UdRing | Transport::Rd | Transport::Udp => 1.0,
             Transport::Rc | Transport::RcRing | Transport::Tcp => 2.0,
         };
         Ok(Figures {

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::catalog::subjects::*;
-use crate::catalog::{CATALOG, Mode, Op, Subject, Transport};
+use crate::catalog::{CATALOG, Mode, Op, Subject};
 use crate::cli::{RunArgs, SameHost};
 use crate::endpoint::idle::MAX_CONNECTIONS;
 use crate::endpoint::loss::DEFAULT_LOSSES;
@@ -362,7 +362,7 @@ fn selection(args: &RunArgs, modes: &[Mode]) -> Result<Vec<Wanted>> {
             .iter()
             .filter(|entry| match args.transport {
                 Some(only) => only == entry.transport,
-                None => entry.transport != Transport::RcRing,
+                None => !entry.transport.is_in_memory(),
             })
             .filter(|entry| args.op.is_none_or(|only| only == entry.op))
             .filter(|entry| entry.modes.contains(&mode))
@@ -559,11 +559,7 @@ mod tests {
         // Without the option there are none.
         for line in ["", "--op send", "--op read --same-host off"] {
             let all = groups(&args(line)).unwrap();
-            let ring = |group: &Group| {
-                subjects(group)
-                    .iter()
-                    .any(|it| it.transport == Transport::RcRing)
-            };
+            let ring = |group: &Group| subjects(group).iter().any(|it| it.transport.is_in_memory());
             assert!(!all.iter().any(ring), "{line}");
         }
         let alone = subjects_of("--transport rc-ring --op read --mode bw --size 64K");

@@ -142,7 +142,7 @@ fn fill_loss(row: &mut Row, spec: &EndpointSpec, one: &Series) {
         row.segments_valid = Some(segments.valid);
     }
     // A raw datagram is all there is.
-    if spec.subject.transport == Transport::Ud {
+    if matches!(spec.subject.transport, Transport::Ud | Transport::UdRing) {
         row.complete_fraction = Some(float(complete) / float(row.iters.max(1)));
     }
     if let Some(holes) = row.holes {

@@ -13,15 +13,15 @@ pub(super) use flow::holes;
 use std::net::{IpAddr, SocketAddr};
 
 use dgiwarp::{
-    Access, Config, Destination, Fault, GroupInterface, Operation, Pd, PostError, QpAttr, RecvWr,
-    Rnic, SendWr, UdQp, UdQpAttr, Wc, WcStatus,
+    Access, Config, Destination, Fault, GroupInterface, Operation, Pd, PostError, QpAttr,
+    QpCounters, RecvWr, Rnic, SendWr, UdQp, UdQpAttr, Wc, WcStatus,
 };
 
 use crate::catalog::{Mode, Op};
 use crate::endpoint::members::Members;
 use crate::endpoint::ours::completions::Completions;
 use crate::endpoint::ours::memory::{ALIGN, Memory, stride};
-use crate::endpoint::ours::{stack, too_early};
+use crate::endpoint::ours::{same_host, stack, too_early};
 use crate::endpoint::pattern::{self, narrow, widen};
 use crate::error::{PerfError, Result};
 use crate::machine::host::{Side, Wait};
@@ -47,7 +47,7 @@ pub(crate) struct Ud {
     pd: Pd,
     completions: Completions,
     qp: UdQp,
-    _rnic: Rnic,
+    rnic: Rnic,
     op: Op,
     mode: Mode,
     check: bool,
@@ -104,9 +104,15 @@ struct Seen {
 }
 
 impl Ud {
+    /// Counters of this side's queue pair.
+    pub(crate) fn counters(&self) -> QpCounters {
+        self.rnic.counters()
+    }
+
     /// Opens this side's queue pair on `local`.
     pub(crate) fn open(spec: &EndpointSpec, local: IpAddr, side: Side) -> Result<(Self, Offer)> {
         let mut config = Config::default();
+        config.same_host = same_host(spec);
         config.receive_buffer = spec.receive_buffer;
         config.max_mtu = spec.mtu;
         config.autocork = spec.autocork;
@@ -170,7 +176,7 @@ impl Ud {
             pd,
             completions: Completions::new(cq, spec.wait == Wait::Block),
             qp,
-            _rnic: rnic,
+            rnic,
             op: spec.subject.op,
             mode: spec.mode,
             check: spec.check,

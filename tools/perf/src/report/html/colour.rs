@@ -45,7 +45,11 @@ impl Colour {
                 }];
                 Self::new(light, dark, dash)
             }
-            Transport::Ud | Transport::Rd | Transport::Rc | Transport::RcRing => {
+            Transport::Ud
+            | Transport::UdRing
+            | Transport::Rd
+            | Transport::Rc
+            | Transport::RcRing => {
                 let (light, dark) = OPERATIONS[match subject.op {
                     Op::Send | Op::Multicast => 0,
                     Op::Write | Op::WriteRecord | Op::Broadcast => 1,
@@ -56,7 +60,7 @@ impl Colour {
                 }];
                 // The operation has one colour, whichever way it takes.
                 let dash = match subject.transport {
-                    Transport::RcRing => Some("6 3"),
+                    Transport::RcRing | Transport::UdRing => Some("6 3"),
                     Transport::Rd => Some("2 3"),
                     _ => None,
                 };

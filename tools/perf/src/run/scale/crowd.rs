@@ -54,7 +54,9 @@ pub(crate) fn run() -> Result<()> {
         .map_err(stack("create a completion queue"))?;
     let memory = Memory::new(&pd, 2 * SIZE, Access::LOCAL_WRITE)?;
     let peers = match plan.transport {
-        Transport::Ud | Transport::Rd | Transport::Udp => Peers::ud(&pd, &cq, &memory, plan.count)?,
+        Transport::Ud | Transport::UdRing | Transport::Rd | Transport::Udp => {
+            Peers::ud(&pd, &cq, &memory, plan.count)?
+        }
         Transport::Rc | Transport::RcRing | Transport::Tcp => {
             Peers::rc(&pd, &cq, &memory, plan.count)?
         }

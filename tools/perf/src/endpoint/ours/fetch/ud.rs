@@ -9,7 +9,7 @@ use dgiwarp::{
 
 use crate::endpoint::ours::fetch::{Outcome, Request, Requester};
 use crate::endpoint::ours::ud::holes;
-use crate::endpoint::ours::{stack, too_early};
+use crate::endpoint::ours::{same_host, stack, too_early};
 use crate::endpoint::pattern::widen;
 use crate::error::{PerfError, Result};
 use crate::machine::host::Side;
@@ -27,6 +27,7 @@ impl Requester for UdRequester {
 
     fn config(spec: &EndpointSpec, side: Side) -> Config {
         let mut config = Config::default();
+        config.same_host = same_host(spec);
         config.receive_buffer = spec.receive_buffer;
         config.max_mtu = spec.mtu;
         config.autocork = spec.autocork;
