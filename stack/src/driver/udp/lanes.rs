@@ -39,8 +39,10 @@ pub(crate) struct DatagramLanes {
     local: IpAddr,
     /// The peer reads the lane: it has mapped the arena.
     sends: bool,
-    /// The peer's end is gone, or broken: nothing is sent any more, and what is in the lane is received.
+    /// The peer's end is gone: nothing is sent any more, and what is in the lane is received.
     ended: bool,
+    /// The peer has put something impossible into shared memory: nothing is received from it any more.
+    broken: bool,
     /// Datagrams go by the socket, until the peer has received all of these: none overtakes another.
     by_socket: BySocket,
     /// Datagrams received by the socket, and one more, since the peer's first bell: what was sent before that is not counted.
@@ -67,6 +69,7 @@ impl DatagramLanes {
             local,
             sends: starts,
             ended: false,
+            broken: false,
             by_socket: BySocket::Uncounted,
             received: None,
             held: None,
@@ -94,12 +97,12 @@ impl DatagramLanes {
 
     /// Whether the lanes have ended and are empty.
     pub(crate) fn are_over(&mut self) -> bool {
-        // A corrupt lane is over.
-        self.ended && self.ends.input.arm().map_or(true, |more| !more)
+        self.broken || (self.ended && self.ends.input.arm().map_or(true, |more| !more))
     }
 
     fn corrupt(&mut self, error: LaneCorrupt) {
         tracing::warn!(%error, "the peer broke the shared memory of a datagram queue pair");
+        self.broken = true;
         self.end();
     }
 
@@ -244,6 +247,9 @@ impl DatagramLanes {
 
     #[inline]
     fn next_record(&mut self, most: usize) -> Option<Record> {
+        if self.broken {
+            return None;
+        }
         self.ends.input.next_record(most).unwrap_or_else(|error| {
             self.corrupt(error);
             None

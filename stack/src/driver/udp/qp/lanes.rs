@@ -1,6 +1,6 @@
 //! Meeting of a datagram queue pair and its busy peers on this host, and their lanes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
@@ -12,7 +12,6 @@ use crate::driver::same_host::ends::LaneEnds;
 use crate::driver::same_host::meeting::{Guest, Invited, Refused};
 use crate::driver::udp::ports::{Invitee, RETIRED};
 use crate::driver::udp::qp::{UdInner, UdShared};
-use crate::driver::udp::route;
 use crate::driver::udp::socket::ReceiveBuffer;
 
 /// State of a datagram queue pair beside its lock.
@@ -22,6 +21,12 @@ pub(crate) struct Unlocked {
     guest: OnceLock<Weak<UdShared>>,
     /// Sockets that have lanes, a bit each.
     lanes: AtomicU8,
+}
+
+/// Whether a peer is on this host, without asking the kernel: strangers may send what is answered with this.
+fn is_on_this_host(local: IpAddr, peer: SocketAddr) -> bool {
+    let (local, peer) = (local.to_canonical(), peer.ip().to_canonical());
+    local == peer || (local.is_loopback() && peer.is_loopback())
 }
 
 impl UdShared {
@@ -63,7 +68,7 @@ impl UdShared {
         let main = inner.ports.main().local_addr();
         let is_other = |it: &SocketAddr| main.is_ok_and(|main| *it != (local, main.port()).into());
         let address = peer.socket_addr().filter(is_other);
-        if !address.is_some_and(|it| route::is_of_this_host(local, it)) {
+        if !address.is_some_and(|it| is_on_this_host(local, it)) {
             return;
         }
         let (Some(invited), Some(same_host)) = (self.invited(life), self.background().same_host())
@@ -87,7 +92,7 @@ impl UdShared {
         let (Some(address), Some(local)) = (by.from.socket_addr(), by.to) else {
             return;
         };
-        if !inner.ports.shares_host() || !route::is_of_this_host(local, address) {
+        if !inner.ports.shares_host() || !is_on_this_host(local, address) {
             return;
         }
         let mut invitee = inner.ports.invited_by(now, by.from);
