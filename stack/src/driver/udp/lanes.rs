@@ -327,7 +327,8 @@ impl DatagramLanes {
     /// Has the peer ring, unless a thread polls.
     fn arm(&mut self) {
         // A corrupt lane is found when it is read.
-        self.unannounced |= !self.is_polled && self.ends.input.arm().unwrap_or(true);
+        self.unannounced |=
+            !self.is_polled && !self.broken && self.ends.input.arm().unwrap_or(true);
     }
 
     /// Whether datagrams are in the lane that no bell announces, to be asked once.
@@ -357,3 +358,6 @@ impl Drop for DatagramLanes {
         self.end();
     }
 }
+
+#[cfg(test)]
+mod tests;
