@@ -33,12 +33,15 @@ pub(super) const CASES: &[Case] = &[
         &[READ],
         d19,
     ),
-    datagrams(
-        "D21",
-        "Reads that nobody answers end in time, with a map of what came; so do those that a Terminate refuses",
-        &[READ, TERMINATE],
-        d21,
-    ),
+    Case {
+        version: 2,
+        ..datagrams(
+            "D21",
+            "Reads that nobody answers end in time, with a map of what came; so do those that a Terminate refuses",
+            &[READ, TERMINATE],
+            d21,
+        )
+    },
 ];
 
 const REGION: usize = 160_000;
@@ -540,7 +543,10 @@ fn terminated(bench: &mut Bench<'_>, dice: &mut Dice) -> Result<(), Broken> {
     let before = scene.counters(bench)?;
     let read = Read::post(bench, &scene, dice, 1000, 60_000)?;
     let mut first = true;
+    // One ends the Read. A device that is busy may ask once more before it sees that one, and is told again.
+    let mut others = 0;
     let (wc, _) = serve(bench, &mut scene, true, &mut |station, _, request| {
+        others += 1;
         let told = Terminate {
             layer: 0,
             etype: 1,
@@ -575,7 +581,7 @@ fn terminated(bench: &mut Bench<'_>, dice: &mut Dice) -> Result<(), Broken> {
         .is_some_and(|wc| wc.status != 0 && wc.wr_id == WR_ID);
     bench.expect(
         "a Terminate of a stranger, one about another Read, and the peer's about this one",
-        failed && same && counted.contains("unsolicited 2"),
+        failed && same && (2..=others).any(|it| counted.contains(&format!("unsolicited {it}"))),
         format!("{wc:?}; {counted}; memory {seen}"),
         "the third ends the Read before its minute is over, the others are `unsolicited`",
         TERMINATE,
