@@ -95,9 +95,10 @@ impl DatagramLanes {
         }
     }
 
-    /// Whether the lanes have ended and are empty.
+    /// Whether the lanes have ended and nothing is left of them.
     pub(crate) fn are_over(&mut self) -> bool {
-        self.broken || (self.ended && self.ends.input.arm().map_or(true, |more| !more))
+        let is_empty = |lanes: &mut Self| lanes.ends.input.arm().map_or(true, |more| !more);
+        self.ended && self.held.is_none() && (self.broken || is_empty(self))
     }
 
     fn corrupt(&mut self, error: LaneCorrupt) {

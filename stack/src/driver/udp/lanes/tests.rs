@@ -199,3 +199,26 @@ fn what_is_in_a_lane_that_has_ended_is_received() {
     assert_eq!(pair.receive(), None);
     assert!(pair.lanes.are_over());
 }
+
+/// A datagram of the socket that waits for the lane outlives the lanes.
+#[test]
+fn what_is_held_is_received_when_the_lanes_have_ended() {
+    let mut pair = Pair::new(true);
+    pair.send_as_peer(b"c");
+    let received = pair.port.receive(&mut pair.buffer).unwrap();
+    pair.publish(b"a");
+    let Pair {
+        lanes,
+        port,
+        buffer,
+        ..
+    } = &mut pair;
+    let first = lanes.behind_records(received, port, buffer).unwrap();
+    assert_eq!(pair.buffer.octets(first.len), b"a");
+    pair.lanes.end();
+    assert!(!pair.lanes.are_over());
+    assert!(pair.lanes.take_unannounced());
+    assert_eq!(pair.receive().unwrap(), b"c");
+    assert_eq!(pair.receive(), None);
+    assert!(pair.lanes.are_over());
+}
