@@ -3,6 +3,7 @@
 use crate::common::{RUN, have, scratch, skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// Where the package `rdma-core` or `python3-pyverbs` puts them, compressed.
 const TESTS: &str = "/usr/share/doc/rdma-core/tests";
@@ -43,6 +44,7 @@ const NOT_OF_RNICS: &[&str] = &[
     "test_qp_ex_rc_bind_mw",
     "test_qp_ex_rc_send_imm",
     "test_rdmacm_async_write",
+    "test_rdmacm_async_traffic_external_qp",
     "test_odp_rc_rdma_write",
 ];
 
@@ -73,9 +75,15 @@ fn unpacked(name: &str) -> Option<PathBuf> {
     Some(directory)
 }
 
+/// Held while tests of rdma_cm run: all of them listen at one port.
+static ONE_PORT: Mutex<()> = Mutex::new(());
+
 /// Runs the tests of some files with a persona. Returns the report and whether all passed.
 fn report(name: &str, persona: &str, files: &[&str]) -> Option<(String, bool)> {
     let directory = unpacked(name)?;
+    let _alone = files
+        .contains(&"rdmacm")
+        .then(|| ONE_PORT.lock().unwrap_or_else(PoisonError::into_inner));
     // The others are for one maker's devices, and need what only these have.
     for entry in directory.join("tests").read_dir().unwrap() {
         let path = entry.unwrap().path();
