@@ -71,7 +71,7 @@ impl LaneInput {
         };
         self.copy_out(0, &mut header);
         let record = Record::parse(header);
-        let Record { octets, stride, .. } = record;
+        let Record { octets, stride } = record;
         let is_whole = (1..=most.min(behind)).contains(&(octets as usize));
         if !is_whole || !(1..=octets).contains(&stride.into()) {
             return Err(LaneCorrupt::Record { octets, stride });

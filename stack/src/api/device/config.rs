@@ -444,7 +444,7 @@ pub struct Config {
     /// Way of connections and datagrams whose ends are on one host. Default [`SameHostMode::Auto`].
     pub same_host: SameHostMode,
     /// Octets that a connection within this host carries over TCP, both directions together, before it moves to shared memory: one with little traffic takes
-    /// no memory. The end that connects decides. Default 4096.
+    /// no memory. The end that connects decides. For datagram queue pairs, octets that one has received of a peer. Default 4096.
     pub same_host_after: u64,
     /// Options of connected queue pairs whose attributes have none.
     pub rc: RcOptions,

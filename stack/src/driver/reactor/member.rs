@@ -43,6 +43,18 @@ pub(crate) enum Received {
     Everything,
 }
 
+impl From<bool> for Received {
+    /// Whether there was something.
+    #[inline]
+    fn from(something: bool) -> Self {
+        if something {
+            Self::Something
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
 /// A queue pair, or another source of input, that a poll set serves.
 pub(crate) trait Member: Debug + Send + Sync {
     /// Receives once from one socket. `None` if another thread is at work.

@@ -1,4 +1,4 @@
-//! Meeting of the two ends of a connection on one host: token, Unix socket, arena (rfc-notes/same-host.md).
+//! Meeting of two queue pairs on one host: token, Unix socket, arena (rfc-notes/same-host.md).
 
 use std::fmt::Write as _;
 use std::io;
@@ -36,7 +36,7 @@ const UNKNOWN_USER: u32 = 65_534;
 /// Bits of a token.
 const TOKEN_BITS: u32 = 120;
 
-/// Reason for a connection to stay on TCP.
+/// Reason for two queue pairs to stay on their sockets.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     #[error("the arenas of this process have {BUDGET} octets")]
@@ -201,10 +201,10 @@ impl SameHost {
         }))
     }
 
-    /// Draws a token for a connection whose Initiator this end is, and listens for its peer.
+    /// Draws a token for a queue pair that invites its peer, and listens for that.
     ///
     /// # Errors
-    /// The reason for the connection to stay on TCP.
+    /// The reason to stay on the sockets.
     pub(crate) fn invite(&self, invited: Invited) -> Result<u128, Refused> {
         let invite = || {
             let mut random = [0; 16];

@@ -78,8 +78,8 @@ impl Ports {
     pub(crate) fn invited_by(&mut self, now: Instant, peer: Peer) -> Invitee {
         let number = self.main.local_addr().map_or(0, |main| main.port());
         let places = self.places;
-        let own = self.siblings.iter_mut().flatten();
-        let Some(sibling) = own.into_iter().find(|it| it.peer == peer) else {
+        let mut own = self.siblings.iter_mut().flatten();
+        let Some(sibling) = own.find(|it| it.peer == peer) else {
             return match self.place_for(now, peer) {
                 Advice::Connect(index) if places > 0 => Invitee::Unconnected(index),
                 _ => Invitee::Nobody,

@@ -18,11 +18,7 @@ impl Member for UdShared {
             self.receive_locked(inner, socket, buffer)
                 || (socket == 0 && self.has_any_lanes() && self.receive_unannounced(inner, buffer))
         })?;
-        Some(if received {
-            Received::Something
-        } else {
-            Received::Nothing
-        })
+        Some(received.into())
     }
 
     #[inline]
@@ -36,11 +32,7 @@ impl Member for UdShared {
             return self.receive(socket, buffer, next);
         }
         let received = self.try_run(|inner| self.receive_from_lane(inner, socket, buffer))?;
-        Some(if received {
-            Received::Something
-        } else {
-            Received::Nothing
-        })
+        Some(received.into())
     }
 
     fn want_bells(&self, socket: SocketIndex, wanted: bool) -> bool {
