@@ -160,6 +160,15 @@ fn sure_reason(attack: Attack) -> Option<DropReason> {
     }
 }
 
+/// Part of its goodput beside well-behaved datagrams that the good peer keeps: half of what the target has for it. Requesters with a cookie are
+/// answered for a quarter of a busy time, whoever they are, and well-behaved datagrams are not answered.
+fn least_share(attack: Attack) -> f64 {
+    match attack {
+        Attack::ReadsWithCookie => 0.5 * 0.75,
+        _ => 0.5,
+    }
+}
+
 #[test]
 fn a_good_peer_goes_on_under_every_attack() {
     let test = here!("a_good_peer_goes_on_under_every_attack");
@@ -177,7 +186,8 @@ fn a_good_peer_goes_on_under_every_attack() {
     for attack in Attack::HOSTILE {
         // Three programs share the cores, and others may take one away meanwhile: one comparison means little.
         let shares = (0..32).map(|_| stage.judge(attack, plain));
-        let kept = shares.into_iter().find(|share| *share >= 0.5);
+        let bound = least_share(attack);
+        let kept = shares.into_iter().find(|share| *share >= bound);
         assert!(
             kept.is_some(),
             "{attack:?} takes too much from the good peer"

@@ -53,8 +53,9 @@ pub(crate) fn compare(test: &str, cycles: [u32; 2], mut cycle: impl FnMut(u32)) 
         resources
     });
     println!("{first:?}\n{last:?}\n{:?}", now() - began);
-    assert_eq!(last.descriptors, first.descriptors);
-    assert_eq!(last.threads, first.threads);
+    // On a busy machine the background thread may hold something for longer than that.
+    assert!(last.descriptors <= first.descriptors, "{first:?} {last:?}");
+    assert!(last.threads <= first.threads, "{first:?} {last:?}");
     let difference = last.resident.abs_diff(first.resident);
     assert!(difference < 1 << 20, "{first:?} {last:?}");
 }
