@@ -205,6 +205,9 @@ pub(super) fn tshark(file: &Path, fields: &[&str]) -> Vec<String> {
     let output = Command::new("tshark")
         .arg("-X")
         .arg(format!("lua_script:{}", script.display()))
+        // The kernel may give a queue pair a port that Wireshark knows as another protocol's.
+        .args(["-o", "udp.try_heuristic_first:TRUE"])
+        // The kernel may give a queue pair a port that Wireshark knows as another protocol's.
         .arg("-r")
         .arg(file)
         .args(["-T", "fields", "-E", "separator=/t", "-E", "aggregator=|"])
@@ -271,10 +274,10 @@ pub(super) fn seal(octets: &mut [u8]) {
     *field = crc::to_wire(crc::crc32c(before));
 }
 
-/// A file of raw IP with these octets in one datagram of UDP.
+/// A file of raw IP with these octets in one datagram of UDP, from a port that is also EtherNet/IP's.
 pub(super) fn one_packet(path: &Path, octets: &[u8]) {
     let mut packet = Vec::new();
-    let builder = PacketBuilder::ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).udp(40_000, 50_000);
+    let builder = PacketBuilder::ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).udp(44_818, 50_000);
     builder.write(&mut packet, octets).unwrap();
     let length = u32::try_from(packet.len()).unwrap();
     let header: [u32; 10] = [
