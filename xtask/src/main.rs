@@ -205,8 +205,8 @@ struct LabArgs {
     /// Give up when the server is not up after this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     wait: u64,
-    /// Server command, then `--`, then client command. Their environment has DGIWARP_LAB_SERVER (10.99.0.1) and
-    /// DGIWARP_LAB_CLIENT (10.99.0.2), and both with a 6 appended (fd99::1, fd99::2).
+    /// Server command, then `--`, then client command. Their environment has LAB_SERVER (10.99.0.1) and
+    /// LAB_CLIENT (10.99.0.2), and both with a 6 appended (fd99::1, fd99::2).
     #[arg(last = true, required = true, value_name = "SERVER… -- CLIENT…")]
     commands: Vec<OsString>,
 }

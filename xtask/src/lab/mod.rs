@@ -230,14 +230,14 @@ impl Lab {
         }
     }
 
-    /// A command that will run at one end. Its environment carries both ends' addresses as `DGIWARP_LAB_SERVER`,
-    /// `DGIWARP_LAB_CLIENT`, and with a `6` appended the IPv6 ones.
+    /// A command that will run at one end. Its environment carries both ends' addresses as `LAB_SERVER`,
+    /// `LAB_CLIENT`, and with a `6` appended the IPv6 ones.
     #[must_use]
     pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.namespace(side).command(program);
         for (name, side) in [("SERVER", Side::Server), ("CLIENT", Side::Client)] {
-            command.env(format!("DGIWARP_LAB_{name}"), side.address().to_string());
-            command.env(format!("DGIWARP_LAB_{name}6"), side.address6().to_string());
+            command.env(format!("LAB_{name}"), side.address().to_string());
+            command.env(format!("LAB_{name}6"), side.address6().to_string());
         }
         command
     }

@@ -70,7 +70,7 @@ const HELLO: &str = "my $c = $s->accept; print $c \"hello\\n\"; close $c; sleep 
 
 fn client(port: u16) -> String {
     format!(
-        "perl -e 'use IO::Socket::INET; my $c = IO::Socket::INET->new(\"$ENV{{DGIWARP_LAB_SERVER}}:{port}\") or die; \
+        "perl -e 'use IO::Socket::INET; my $c = IO::Socket::INET->new(\"$ENV{{LAB_SERVER}}:{port}\") or die; \
          print <$c>; exit 7'"
     )
 }
