@@ -1,5 +1,6 @@
 //! Processes of a test: the test program starts itself again, and the environment names the role of each.
 
+pub(crate) mod cable;
 pub(crate) mod connected;
 pub(crate) mod node;
 pub(crate) mod resources;

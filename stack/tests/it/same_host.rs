@@ -1,5 +1,6 @@
 //! Connections within this host through shared memory: the stream moves amid load and back, in order and whole, and ends with its peer.
 
+mod containers;
 mod datagrams;
 mod full;
 mod limits;

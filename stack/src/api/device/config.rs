@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::driver::same_host::names::MAX_DIRECTORY;
 use crate::{
     Completion, CrcPreference, Fault, MpaConfig, MpaRevision, NoReceive, RcOptions, RtrSet,
 };
@@ -346,6 +347,22 @@ pub const KNOBS: &[Knob] = &[
         show: |config| config.same_host_after.to_string(),
     },
     Knob {
+        name: "DGIWARP_HOST_DIR",
+        help: "directory that containers on one host have in common, as an absolute path of up to 64 octets, for shared memory between their networks; empty for none",
+        set: |config, text| {
+            let is_usable = text.starts_with('/') && text.len() <= MAX_DIRECTORY;
+            if !is_usable && !text.is_empty() {
+                return None;
+            }
+            config.host_dir = is_usable.then(|| PathBuf::from(text));
+            Some(())
+        },
+        show: |config| {
+            let directory = config.host_dir.as_ref();
+            directory.map_or_else(String::new, |path| path.display().to_string())
+        },
+    },
+    Knob {
         name: "DGIWARP_NO_RECEIVE",
         help: "what becomes of a message on a connection that finds no posted receive: wait, or terminate the connection",
         set: |config, text| {
@@ -446,6 +463,9 @@ pub struct Config {
     /// Octets that a connection within this host carries over TCP, both directions together, before it moves to shared memory: one with little traffic takes
     /// no memory. The end that connects decides. For datagram queue pairs, octets that one has received of a peer. Default 4096.
     pub same_host_after: u64,
+    /// Directory through which ends meet to share memory whose addresses are of different network namespaces, such as containers that have it as a volume: an absolute
+    /// path of up to 64 octets. It must be sticky, or belong to this user or root with nobody else who may write to it; another one is left out with a warning. Default none.
+    pub host_dir: Option<PathBuf>,
     /// Options of connected queue pairs whose attributes have none.
     pub rc: RcOptions,
     /// Seed of all randomness; `None` takes it from the system. For reproducible tests only: STags and
@@ -485,6 +505,7 @@ impl Default for Config {
             },
             same_host: SameHostMode::default(),
             same_host_after: 4096,
+            host_dir: None,
             rc: RcOptions::default(),
             seed: None,
         }
@@ -592,6 +613,7 @@ mod tests {
             ("DGIWARP_RECEIVE_TIMEOUT_MS", "70"),
             ("DGIWARP_SAME_HOST", "ring"),
             ("DGIWARP_SAME_HOST_AFTER", "70000"),
+            ("DGIWARP_HOST_DIR", "/run/dgiwarp"),
             ("DGIWARP_PERSONA", "iwarp"),
             ("HOME", "/"),
         ]);
@@ -604,6 +626,7 @@ mod tests {
         assert!(!config.autocork);
         let same_host = (config.same_host, config.same_host_after);
         assert_eq!(same_host, (SameHostMode::Ring, 70_000));
+        assert_eq!(config.host_dir, Some("/run/dgiwarp".into()));
         assert_eq!(config.record_timeout, Duration::from_millis(50));
         assert_eq!(config.read_timeout, Duration::from_millis(300));
         let rc = RcOptions {
@@ -625,10 +648,12 @@ mod tests {
             ("DGIWARP_RCVBUFF", "1"),
             ("DGIWARP_MTU", "100"),
             ("DGIWARP_MULPDU", "127"),
+            ("DGIWARP_HOST_DIR", "run"),
         ]);
         assert_eq!(config, Config::default());
-        assert!(warnings[0].contains("DGIWARP_MTU=100 is not understood"));
-        assert!(warnings[1].contains("DGIWARP_MULPDU=127 is not understood"));
-        assert!(warnings[2].contains("did you mean DGIWARP_RCVBUF?"));
+        assert!(warnings[0].contains("DGIWARP_HOST_DIR=run is not understood"));
+        assert!(warnings[1].contains("DGIWARP_MTU=100 is not understood"));
+        assert!(warnings[2].contains("DGIWARP_MULPDU=127 is not understood"));
+        assert!(warnings[3].contains("did you mean DGIWARP_RCVBUF?"));
     }
 }

@@ -25,6 +25,7 @@ use crate::driver::device::clock;
 use crate::driver::reactor::poll_set::{By, PollSet, SLOW_TICK};
 use crate::driver::reactor::waker::{TASK, Task, WAKE, WRITABLE, Waker};
 use crate::driver::same_host::meeting::SameHost;
+use crate::driver::same_host::names::{Names, Reach};
 use crate::driver::tcp::lingering::{LingeringSocket, LingeringSockets};
 use crate::{Config, Error};
 
@@ -58,6 +59,8 @@ pub(crate) struct Background {
     mulpdu: Option<u16>,
     /// Connections within this host go through shared memory once TCP has carried this many octets of them.
     shares_host_after: Option<u64>,
+    /// Names at which their ends meet.
+    names: Names,
     /// Meetings of such connections, from the first one on.
     same_host: OnceLock<Arc<SameHost>>,
     /// Messages that are posted back to back leave together.
@@ -95,6 +98,7 @@ impl Background {
             max_mtu: config.max_mtu,
             mulpdu: (config.mulpdu > 0).then_some(config.mulpdu),
             shares_host_after: config.shares_host().then_some(config.same_host_after),
+            names: Names::new(config.host_dir.as_deref().filter(|_| config.shares_host())),
             same_host: OnceLock::new(),
             autocorks: config.autocork,
             copies: AtomicBool::new(config.send_copy),
@@ -142,6 +146,12 @@ impl Background {
         self.shares_host_after
     }
 
+    /// How a peer may be reached to share memory with it, whose address is one of this network namespace or not. `None` where sockets carry all.
+    pub(crate) fn reach(&self, is_local: bool) -> Option<Reach> {
+        self.shares_host_after?;
+        self.names.reach(is_local)
+    }
+
     /// The meetings within this host, if there were any.
     pub(crate) fn meetings(&self) -> Option<&SameHost> {
         self.same_host.get().map(|it| &**it)
@@ -152,7 +162,7 @@ impl Background {
         if let Some(same_host) = self.same_host.get() {
             return Some(same_host);
         }
-        let made = SameHost::new(Arc::clone(&self.waker)).ok()?;
+        let made = SameHost::new(Arc::clone(&self.waker), self.names.clone()).ok()?;
         let same_host = self.same_host.get_or_init(|| Arc::clone(&made));
         // Another thread may have made one.
         if Arc::ptr_eq(same_host, &made) {

@@ -1,6 +1,5 @@
 //! Meeting of two queue pairs on one host: token, Unix socket, arena (rfc-notes/same-host.md).
 
-use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
@@ -13,13 +12,14 @@ use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::Socket;
 
 use crate::driver::device::{clock, fds};
 use crate::driver::reactor::io_set::{Cause, IoId, IoSet, Locked};
 use crate::driver::reactor::waker::{Task, Waker};
 use crate::driver::same_host::budget::{BUDGET, Share};
 use crate::driver::same_host::ends::{LaneEnds, Link};
+use crate::driver::same_host::names::{Names, Reach, SocketFile, TOKEN_BITS};
 use crate::{Error, QpCounters};
 
 /// Time for an offer, from when the token was drawn.
@@ -33,8 +33,6 @@ const OFFER: usize = 24;
 const BEGINNING: [u8; 8] = *b"DGiH\x00\x02\x00\x00";
 /// User of processes whose own one a user namespace does not know (`user_namespaces(7)`): no two of them are known to be one.
 const UNKNOWN_USER: u32 = 65_534;
-/// Bits of a token.
-const TOKEN_BITS: u32 = 120;
 
 /// Reason for two queue pairs to stay on their sockets.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +111,8 @@ impl CountedArena {
 #[derive(Debug)]
 struct Meeting {
     socket: Socket,
+    /// Its name, until the peer has connected.
+    _file: Option<SocketFile>,
     /// The peer has connected.
     accepted: bool,
     token: u128,
@@ -161,15 +161,8 @@ pub(crate) struct SameHost {
     meetings: IoSet<Watched>,
     /// Tokens of Initiators, for which offers are to be made.
     offers: Mutex<Vec<(u128, Invited)>>,
+    names: Names,
     waker: Arc<Waker>,
-}
-
-/// The name of the socket of a token.
-fn name(token: u128) -> String {
-    let mut name = String::from("\0dgiwarp/1/");
-    let digits = usize::try_from(TOKEN_BITS / 4).unwrap_or(30);
-    let _ = write!(name, "{token:0digits$x}");
-    name
 }
 
 fn offer(token: u128) -> [u8; OFFER] {
@@ -186,40 +179,32 @@ fn is_for(octets: &[u8], token: u128) -> bool {
     octets.len() == OFFER && octets[..6] == expected[..6] && octets[8..] == expected[8..]
 }
 
-fn socket() -> io::Result<Socket> {
-    let socket = fds::adopt(Socket::new(Domain::UNIX, Type::SEQPACKET, None)?);
-    socket.set_nonblocking(true)?;
-    Ok(socket)
-}
-
 impl SameHost {
-    pub(crate) fn new(waker: Arc<Waker>) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(waker: Arc<Waker>, names: Names) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             meetings: IoSet::new()?,
             offers: Mutex::new(Vec::new()),
+            names,
             waker,
         }))
     }
 
-    /// Draws a token for a queue pair that invites its peer, and listens for that.
+    /// Draws a token for a queue pair that invites its peer, and listens for that where the peer looks for it.
     ///
     /// # Errors
     /// The reason to stay on the sockets.
-    pub(crate) fn invite(&self, invited: Invited) -> Result<u128, Refused> {
+    pub(crate) fn invite(&self, invited: Invited, reach: Reach) -> Result<u128, Refused> {
         let invite = || {
             let mut random = [0; 16];
             getrandom::fill(&mut random)
                 .map_err(|error| Refused::Socket(io::Error::other(error)))?;
             let token = u128::from_ne_bytes(random) >> (u128::BITS - TOKEN_BITS);
-            let listen = || {
-                let socket = socket()?;
-                socket.bind(&SockAddr::unix(name(token))?)?;
-                socket.listen(1)?;
-                Ok(socket)
-            };
+            let listening = self.names.listen(token, reach);
+            let (socket, file) = listening.map_err(Refused::Socket)?;
             let until = clock::now() + PATIENCE;
             let meeting = Meeting {
-                socket: listen().map_err(Refused::Socket)?,
+                socket,
+                _file: file,
                 accepted: false,
                 token,
                 invited,
@@ -322,6 +307,7 @@ impl SameHost {
                 let socket = fds::adopt(socket);
                 let meeting = Meeting {
                     socket,
+                    _file: None,
                     accepted: true,
                     ..old
                 };
@@ -364,9 +350,8 @@ impl SameHost {
     /// Makes an arena for a queue pair, and hands it to the peer.
     fn make(&self, token: u128, invited: &Invited) -> Result<(), Refused> {
         let guest = invited.guest.upgrade().ok_or(Refused::Gone)?;
-        let socket = Arc::new(socket().map_err(Refused::Socket)?);
-        let address = SockAddr::unix(name(token)).map_err(Refused::Socket)?;
-        socket.connect(&address).map_err(Refused::Namespace)?;
+        let socket = self.names.connect(token).map_err(Refused::Namespace)?;
+        let socket = Arc::new(socket);
         check_user(&socket)?;
         let share = Share::take(Arena::FIRST_OCTETS).ok_or(Refused::Budget)?;
         let (arena, fd) = Arena::create(RING_LOGARITHM).map_err(Refused::Memory)?;
@@ -481,6 +466,7 @@ mod tests {
     use nix::fcntl::{FcntlArg, SealFlag, fcntl};
     use nix::sys::memfd::{MFdFlags, memfd_create};
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+    use socket2::{Domain, Type};
 
     use super::*;
     use crate::driver::same_host::budget::ALONE;
@@ -507,11 +493,12 @@ mod tests {
     #[test]
     fn a_meeting_is_cancelled_for_its_queue_pair_alone() {
         let waker = Arc::new(Waker::new().unwrap());
-        let same_host = SameHost::new(waker).unwrap();
+        let same_host = SameHost::new(waker, Names::default()).unwrap();
         let guests: [Arc<dyn Guest>; 2] = [Arc::new(Nobody(0)), Arc::new(Nobody(1))];
         for guest in &guests {
             let guest = Arc::downgrade(guest);
-            same_host.invite(Invited { guest, life: 0 }).unwrap();
+            let invited = Invited { guest, life: 0 };
+            same_host.invite(invited, Reach::Namespace).unwrap();
         }
         let left = |same_host: &SameHost| same_host.meetings.lock().entries().count();
         assert_eq!(left(&same_host), 2);
@@ -525,10 +512,8 @@ mod tests {
 
     /// The examples of the specification.
     #[test]
-    fn names_and_offers_are_as_specified() {
+    fn offers_are_as_specified() {
         let token = 0x0012_3456_789a_bcde_fedc_ba98_7654_3210;
-        assert_eq!(name(token), "\0dgiwarp/1/123456789abcdefedcba9876543210");
-        assert_eq!(name(5).len(), name(token).len());
         let octets = offer(token);
         assert_eq!(octets[..8], *b"DGiH\x00\x02\x00\x00");
         assert_eq!(u128::from_be_bytes(octets[8..].try_into().unwrap()), token);

@@ -3,3 +3,4 @@
 pub(crate) mod budget;
 pub(crate) mod ends;
 pub(crate) mod meeting;
+pub(crate) mod names;

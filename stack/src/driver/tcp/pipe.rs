@@ -207,9 +207,9 @@ impl Pipe {
 
     // TCP.
 
-    /// Whether both ends are on this host, as far as their addresses show.
-    pub(crate) fn is_local(&self) -> bool {
-        each!(self, tcp => tcp::is_local(tcp) && !tcp::is_own_end(tcp), _ => false)
+    /// Whether the peer is another socket whose address is one of this network namespace or not. `None` for one that has no peer but itself.
+    pub(crate) fn has_local_peer(&self) -> Option<bool> {
+        each!(self, tcp => (!tcp::is_own_end(tcp)).then(|| tcp::is_local(tcp)), _ => None)
     }
 
     /// Half-closes: the peer sees the end of the stream behind what was sent. Without effect where both halves are closed.

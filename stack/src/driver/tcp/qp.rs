@@ -27,6 +27,7 @@ use crate::driver::qp::staging;
 use crate::driver::qp::staging::RxBuffer;
 use crate::driver::reactor::member::{NextReceive, Received};
 use crate::driver::same_host::meeting::Refused;
+use crate::driver::same_host::names::Reach;
 use crate::driver::tcp::liveness::Liveness;
 use crate::driver::tcp::pipe::Pipe;
 use crate::{Access, ConnectError, Error, QpCounters, RcOptions, RnrLimits, WcStatus};
@@ -65,8 +66,8 @@ struct Link {
     deadline: Option<Instant>,
     /// Time of the next check of TCP's maximum segment size.
     path_check_due: Instant,
-    /// Both ends may be on one host, and have not begun to meet.
-    may_meet: bool,
+    /// Where the ends may meet to share memory, until they begin to.
+    reach: Option<Reach>,
     /// This end, an Initiator, waits for its peer's offer.
     invites: bool,
     /// Reason for staying on TCP.
@@ -330,8 +331,8 @@ impl RcShared {
             engine.limit_sends(self.posting.max());
             engine.set_sq_drain(inner.sq_drain, &mut self.completions());
             inner.set_up(&mut engine);
-            let may_meet = self.background().shares_host_after().is_some() && pipe.is_local();
-            if may_meet {
+            let reach = (pipe.has_local_peer()).and_then(|local| self.background().reach(local));
+            if reach.is_some() {
                 self.be_guest();
                 engine.share_host();
             }
@@ -361,7 +362,7 @@ impl RcShared {
                 cork: Cork::new(self.background().autocorks(), self.posting.max()),
                 deadline: None,
                 path_check_due: clock::now(),
-                may_meet,
+                reach,
                 invites: false,
                 lane_refusal: None,
             });
@@ -553,7 +554,7 @@ impl RcShared {
             return Received::Nothing;
         };
         let got = self.receive_locked(link, from);
-        if link.may_meet && got != Received::Nothing {
+        if link.reach.is_some() && got != Received::Nothing {
             self.meet(link);
         }
         let came = got != Received::Nothing;

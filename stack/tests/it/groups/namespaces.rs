@@ -1,21 +1,18 @@
 //! Groups in network namespaces of their own: nothing but a loopback interface, and two hosts on one cable.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::process::Command;
 use std::sync::mpsc;
-use std::thread;
 
 use dgiwarp::{Error, GroupInterface, IPV6_ALL_HOSTS, WcOpcode};
-use nix::sched::{CloneFlags, unshare};
-use nix::unistd::gettid;
 
 use super::{
     LOOPBACK, LOOPBACK_BROADCAST, LOOPBACK_PLACE, Place, config, multicast, node, nothing_came,
     reply, success,
 };
+use crate::common::cable::{ip, on_two_hosts};
+use crate::common::inside;
 use crate::common::node::{Node, SOON};
 use crate::common::strangers::dropped;
-use crate::common::{inside, wait_until};
 
 const RUN: &str = "ip link set lo up; exec \"$PROGRAM\" \"$TEST\" --exact --nocapture";
 /// Runs the test without rights over the namespace.
@@ -89,28 +86,8 @@ fn ipv6_groups_on_a_loopback_interface_that_has_a_route() {
     }
 }
 
-fn ip(arguments: &str) {
-    let status = Command::new("ip").args(arguments.split(' ')).status();
-    assert!(status.unwrap().success(), "ip {arguments}");
-}
-
-fn set_up(host: u8) {
-    ip("link set lo up");
-    ip(&format!(
-        "address add 10.78.0.{host}/24 broadcast + dev cable"
-    ));
-    ip(&format!("address add fd78::{host}/64 dev cable nodad"));
-    ip("link set cable up");
-}
-
 fn index_of(interface: &str) -> u32 {
     nix::net::if_::if_nametoindex(interface).unwrap()
-}
-
-/// Whether the kernel sends over the cable yet.
-fn is_connected() -> bool {
-    let link = Command::new("ip").args(["link", "show", "cable"]).output();
-    String::from_utf8_lossy(&link.unwrap().stdout).contains("state UP")
 }
 
 /// Where a group is on the cable.
@@ -158,25 +135,19 @@ fn members_of_two_hosts() {
     }
     let (tell, told) = mpsc::channel();
     let (go_on, wait) = mpsc::channel();
-    let (id, is) = mpsc::channel();
-    let (prepared, ready) = mpsc::channel();
-    let other = thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        id.send(gettid()).unwrap();
-        ready.recv_timeout(SOON).unwrap();
-        set_up(2);
-        wait_until(SOON, "the cable", is_connected);
+    let other = move || {
         other_host(&tell, &wait);
         // The cable ends with this thread.
         wait.recv_timeout(SOON).unwrap();
+    };
+    on_two_hosts(other, || {
+        messages_to_members(&told, &go_on);
+        a_smaller_interface_is_followed();
+        go_on.send(()).unwrap();
     });
-    let thread = is.recv_timeout(SOON).unwrap();
-    ip(&format!(
-        "link add cable type veth peer name cable netns {thread}"
-    ));
-    set_up(1);
-    prepared.send(()).unwrap();
-    wait_until(SOON, "the cable", is_connected);
+}
+
+fn messages_to_members(told: &mpsc::Receiver<()>, go_on: &mpsc::Sender<()>) {
     for group in groups() {
         let place = cable();
         told.recv_timeout(SOON).unwrap();
@@ -203,9 +174,6 @@ fn members_of_two_hosts() {
         go_on.send(()).unwrap();
         nothing_came(elsewhere);
     }
-    a_smaller_interface_is_followed();
-    go_on.send(()).unwrap();
-    other.join().unwrap();
 }
 
 /// Datagrams to a group follow the MTU of its interface, also when that becomes smaller.

@@ -15,7 +15,7 @@ const MESSAGES: usize = 200;
 /// A user that no test runs as.
 const OTHER_USER: u32 = 65_533;
 
-fn refusals(counters: &QpCounters) -> u64 {
+pub(super) fn refusals(counters: &QpCounters) -> u64 {
     let refused = counters
         .iter()
         .filter(|(name, _)| name.starts_with("lane_refused"));
@@ -23,7 +23,7 @@ fn refusals(counters: &QpCounters) -> u64 {
 }
 
 /// Waits until the connection of an end has lanes or is refused them. Returns its counters.
-fn decided(end: &End) -> String {
+pub(super) fn decided(end: &End) -> String {
     let is_decided = || {
         let counters = end.rnic.counters();
         counters.lane_octets_received > 0 || refusals(&counters) > 0

@@ -83,10 +83,11 @@ impl RcShared {
         if !is_due {
             return;
         }
-        link.may_meet = false;
-        let (Some(guest), Some(same_host)) =
-            (self.unlocked.guest.get(), self.background().same_host())
-        else {
+        let (Some(reach), Some(guest), Some(same_host)) = (
+            link.reach.take(),
+            self.unlocked.guest.get(),
+            self.background().same_host(),
+        ) else {
             return;
         };
         let invited = Invited {
@@ -95,7 +96,7 @@ impl RcShared {
         };
         match token {
             Some(token) => same_host.accept(token, invited),
-            None => match same_host.invite(invited) {
+            None => match same_host.invite(invited, reach) {
                 Ok(token) => {
                     link.invites = true;
                     link.engine.send_token(token);
@@ -160,7 +161,7 @@ impl RcShared {
     #[inline]
     pub(super) fn receive_short(&self, inner: &mut RcInner) -> Option<Received> {
         let link = inner.link.as_mut()?;
-        let is_plain = !(link.paused || link.may_meet || link.tcp_close.has_begun())
+        let is_plain = !(link.paused || link.reach.is_some() || link.tcp_close.has_begun())
             && link.graceful_close.is_none()
             && inner.pending_established.is_none()
             && link.engine.takes_short_input();

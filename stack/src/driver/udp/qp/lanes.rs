@@ -23,8 +23,8 @@ pub(crate) struct Unlocked {
     lanes: AtomicU8,
 }
 
-/// Whether a peer is on this host, without asking the kernel: strangers may send what is answered with this.
-fn is_on_this_host(local: IpAddr, peer: SocketAddr) -> bool {
+/// Whether a peer is in this network namespace, without asking the kernel: strangers may send what is answered with this.
+fn is_local(local: IpAddr, peer: SocketAddr) -> bool {
     let (local, peer) = (local.to_canonical(), peer.ip().to_canonical());
     local == peer || (local.is_loopback() && peer.is_loopback())
 }
@@ -59,7 +59,7 @@ impl UdShared {
         Some(Invited { guest, life })
     }
 
-    /// Invites the peer of a socket to share memory, if it is on this host.
+    /// Invites the peer of a socket to share memory, if it may be on this host.
     #[cold]
     pub(super) fn invite(&self, inner: &mut UdInner, index: SocketIndex) {
         let Some((peer, local, life)) = inner.ports.leave_meeting(index) else {
@@ -68,14 +68,14 @@ impl UdShared {
         let main = inner.ports.main().local_addr();
         let is_other = |it: &SocketAddr| main.is_ok_and(|main| *it != (local, main.port()).into());
         let address = peer.socket_addr().filter(is_other);
-        if !address.is_some_and(|it| is_on_this_host(local, it)) {
-            return;
-        }
-        let (Some(invited), Some(same_host)) = (self.invited(life), self.background().same_host())
-        else {
+        let reach = address.and_then(|it| self.background().reach(is_local(local, it)));
+        let (Some(reach), Some(invited)) = (reach, self.invited(life)) else {
             return;
         };
-        match same_host.invite(invited) {
+        let Some(same_host) = self.background().same_host() else {
+            return;
+        };
+        match same_host.invite(invited, reach) {
             Ok(token) => {
                 if inner.engine.invite(peer, token) {
                     inner.ports.note_invited(life);
@@ -92,7 +92,8 @@ impl UdShared {
         let (Some(address), Some(local)) = (by.from.socket_addr(), by.to) else {
             return;
         };
-        if !inner.ports.shares_host() || !is_on_this_host(local, address) {
+        let reach = self.background().reach(is_local(local, address));
+        if !inner.ports.shares_host() || reach.is_none() {
             return;
         }
         let mut invitee = inner.ports.invited_by(now, by.from);
