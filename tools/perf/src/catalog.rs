@@ -23,6 +23,8 @@ pub(crate) enum Transport {
     RcRing,
     /// An unreliable datagram queue pair whose datagrams do.
     UdRing,
+    /// A reliable datagram queue pair whose datagrams do.
+    RdRing,
     /// Plain UDP sockets.
     Udp,
     /// Plain TCP sockets.
@@ -127,6 +129,9 @@ pub(crate) const CATALOG: &[Entry] = catalog! {
     UdRing Send [Lat Bw Bibw Rate] "datagrams through shared memory, where both sides are on one host (--same-host ring)";
     UdRing WriteRecord [Lat Bw Bibw Rate] "RDMA Write-Record";
     UdRing Read [Lat Bw] "RDMA Read";
+    RdRing Send [Lat Bw Bibw Rate] "reliable datagrams through shared memory, where both sides are on one host (--same-host ring)";
+    RdRing Write [Lat Bw Bibw Rate] "RDMA Write";
+    RdRing WriteImm [Lat Bw Bibw Rate] "RDMA Write with immediate";
     RcRing Send [Lat Bw Bibw Rate] "the same operations through shared memory, where both sides are on one host (--same-host ring)";
     RcRing Write [Lat Bw Bibw Rate] "RDMA Write";
     RcRing WriteImm [Lat Bw Bibw Rate] "RDMA Write with immediate";
@@ -169,6 +174,7 @@ impl Subject {
     pub(crate) fn through_memory(self) -> Option<Self> {
         let transport = match self.transport {
             Transport::Ud => Transport::UdRing,
+            Transport::Rd => Transport::RdRing,
             Transport::Rc => Transport::RcRing,
             _ => return None,
         };
@@ -180,13 +186,13 @@ impl Subject {
     pub(crate) fn baseline(self, mode: Mode) -> Option<Self> {
         match (self.transport, mode) {
             (
-                Transport::Ud | Transport::UdRing | Transport::Rd,
+                Transport::Ud | Transport::UdRing | Transport::Rd | Transport::RdRing,
                 Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Loss,
             ) => Some(Self::new(Transport::Udp, Op::Raw)),
-            (Transport::Ud | Transport::UdRing | Transport::Rd, Mode::Idle)
-            | (Transport::UdRing | Transport::Rd, Mode::Fanout) => None,
+            (Transport::Ud | Transport::UdRing | Transport::Rd | Transport::RdRing, Mode::Idle)
+            | (Transport::UdRing | Transport::Rd | Transport::RdRing, Mode::Fanout) => None,
             (Transport::Ud, Mode::Fanout) => Some(Self::new(Transport::Udp, self.op)),
-            (Transport::Ud | Transport::UdRing | Transport::Rd, Mode::Rate) => {
+            (Transport::Ud | Transport::UdRing | Transport::Rd | Transport::RdRing, Mode::Rate) => {
                 Some(Self::new(Transport::Udp, Op::RawSingle))
             }
             // Raw TCP takes nearly nothing beside the kernel: a ratio would mean nothing.
@@ -240,14 +246,19 @@ impl Transport {
     /// Whether it is UDP underneath.
     pub(crate) const fn uses_datagrams(self) -> bool {
         match self {
-            Self::Ud | Self::UdRing | Self::Rd | Self::Udp => true,
+            Self::Ud | Self::UdRing | Self::Rd | Self::RdRing | Self::Udp => true,
             Self::Rc | Self::RcRing | Self::Tcp => false,
         }
     }
 
+    /// Whether its queue pairs are reliable datagram ones.
+    pub(crate) const fn is_reliable_datagram(self) -> bool {
+        matches!(self, Self::Rd | Self::RdRing)
+    }
+
     /// Whether the octets go through memory that both processes share.
     pub(crate) const fn is_in_memory(self) -> bool {
-        matches!(self, Self::RcRing | Self::UdRing)
+        matches!(self, Self::RcRing | Self::UdRing | Self::RdRing)
     }
 
     /// The name in options, tables and JSON.
@@ -258,6 +269,7 @@ impl Transport {
             Self::Rc => "rc",
             Self::RcRing => "rc-ring",
             Self::UdRing => "ud-ring",
+            Self::RdRing => "rd-ring",
             Self::Udp => "udp",
             Self::Tcp => "tcp",
         }

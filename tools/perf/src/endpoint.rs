@@ -115,7 +115,12 @@ impl Endpoint {
         }
         let posts = matches!(
             spec.subject.transport,
-            Transport::Ud | Transport::UdRing | Transport::Rd | Transport::Rc | Transport::RcRing
+            Transport::Ud
+                | Transport::UdRing
+                | Transport::Rd
+                | Transport::RdRing
+                | Transport::Rc
+                | Transport::RcRing
         );
         if spec.list > 1 && !(posts && spec.mode == Mode::Rate && spec.size <= MAX_LISTED) {
             return Err(PerfError::Protocol(format!("impossible {spec:?}")));
@@ -169,7 +174,7 @@ impl Endpoint {
                 let (fetches, offer) = Fetches::open(spec, local, side)?;
                 (Kind::RcFetches(Box::new(fetches)), offer)
             }
-            Transport::Rd | Transport::Rc | Transport::RcRing => {
+            Transport::Rd | Transport::RdRing | Transport::Rc | Transport::RcRing => {
                 let (rc, offer) = Rc::open(spec, local, side)?;
                 (Kind::Rc(Box::new(rc)), offer)
             }
@@ -326,7 +331,7 @@ impl Endpoint {
 
     /// Whether messages may get lost for good, so that the sender marks how far it is.
     const fn is_lossy(&self) -> bool {
-        !self.spec.subject.op.fetches() && !matches!(self.spec.subject.transport, Transport::Rd)
+        !self.spec.subject.op.fetches() && !self.spec.subject.transport.is_reliable_datagram()
     }
 
     /// Gets ready for the next round, on both sides before either starts.

@@ -26,7 +26,7 @@ pub(crate) fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) 
 /// The way within one host, which the row names.
 const fn same_host(spec: &EndpointSpec) -> SameHostMode {
     match spec.subject.transport {
-        Transport::RcRing | Transport::UdRing => SameHostMode::Ring,
+        Transport::RcRing | Transport::UdRing | Transport::RdRing => SameHostMode::Ring,
         Transport::Ud | Transport::Rd | Transport::Rc | Transport::Udp | Transport::Tcp => {
             SameHostMode::Off
         }
@@ -38,7 +38,7 @@ fn device(spec: &EndpointSpec, side: Side) -> Config {
     let mut config = Config::default();
     config.autocork = spec.autocork;
     config.same_host = same_host(spec);
-    if spec.subject.transport == Transport::Rd {
+    if spec.subject.transport.is_reliable_datagram() {
         config.receive_buffer = spec.receive_buffer;
         config.max_mtu = spec.mtu;
         if spec.mode == Mode::Loss && side == Side::Server {

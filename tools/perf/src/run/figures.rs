@@ -158,9 +158,12 @@ impl Segments {
         // A raw receiver drops no marks.
         let marks_lost = match spec.subject.transport {
             Transport::Ud | Transport::UdRing => from.marks.saturating_sub(to.marks),
-            Transport::Rd | Transport::Rc | Transport::RcRing | Transport::Udp | Transport::Tcp => {
-                0
-            }
+            Transport::Rd
+            | Transport::RdRing
+            | Transport::Rc
+            | Transport::RcRing
+            | Transport::Udp
+            | Transport::Tcp => 0,
         };
         Self {
             sent: from.sent.saturating_sub(from.marks),

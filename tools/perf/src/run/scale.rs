@@ -134,6 +134,7 @@ impl Stage {
             Transport::Ud
             | Transport::UdRing
             | Transport::Rd
+            | Transport::RdRing
             | Transport::Rc
             | Transport::RcRing => {
                 Speaker::Stack(Box::new(One::open(&rnic, transport, count, &ports)?))
@@ -180,7 +181,11 @@ impl Stage {
         let per_peer = |bytes: u64| float(bytes) / 1024.0 / f64::from(scale.all);
         let ends = match self.transport {
             // The sockets are the peers'.
-            Transport::Ud | Transport::UdRing | Transport::Rd | Transport::Udp => 1.0,
+            Transport::Ud
+            | Transport::UdRing
+            | Transport::Rd
+            | Transport::RdRing
+            | Transport::Udp => 1.0,
             Transport::Rc | Transport::RcRing | Transport::Tcp => 2.0,
         };
         Ok(Figures {

@@ -122,7 +122,7 @@ fn fill_loss(row: &mut Row, spec: &EndpointSpec, one: &Series) {
     row.loss_rate = spec.loss_rate();
     row.valid_fraction = row.loss.map(|loss| 1.0 - loss);
     // Reliable datagrams are sent again until they arrive: the stack counts messages of theirs, not datagrams.
-    if spec.subject.transport == Transport::Rd {
+    if spec.subject.transport.is_reliable_datagram() {
         return;
     }
     let mut segments = Segments::default();

@@ -16,7 +16,7 @@ use dgiwarp::{
     Rnic, Sge, Wc,
 };
 
-use crate::catalog::{Mode, Op, Transport};
+use crate::catalog::{Mode, Op};
 use crate::endpoint::ours::completions::Completions;
 use crate::endpoint::ours::link::{Link, Reliable};
 use crate::endpoint::ours::memory::{Memory, stride};
@@ -90,7 +90,7 @@ impl Rc {
             max_sge: 1,
             ..QpAttr::new(&cq, &cq)
         };
-        let (link, ports) = if spec.subject.transport == Transport::Rd {
+        let (link, ports) = if spec.subject.transport.is_reliable_datagram() {
             let attributes = RdQpAttr {
                 bind: Some(SocketAddr::new(local, 0)),
                 ..RdQpAttr::new(attributes)

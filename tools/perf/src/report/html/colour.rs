@@ -48,6 +48,7 @@ impl Colour {
             Transport::Ud
             | Transport::UdRing
             | Transport::Rd
+            | Transport::RdRing
             | Transport::Rc
             | Transport::RcRing => {
                 let (light, dark) = OPERATIONS[match subject.op {
@@ -60,7 +61,7 @@ impl Colour {
                 }];
                 // The operation has one colour, whichever way it takes.
                 let dash = match subject.transport {
-                    Transport::RcRing | Transport::UdRing => Some("6 3"),
+                    Transport::RcRing | Transport::UdRing | Transport::RdRing => Some("6 3"),
                     Transport::Rd => Some("2 3"),
                     _ => None,
                 };

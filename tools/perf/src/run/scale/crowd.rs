@@ -54,7 +54,7 @@ pub(crate) fn run() -> Result<()> {
         .map_err(stack("create a completion queue"))?;
     let memory = Memory::new(&pd, 2 * SIZE, Access::LOCAL_WRITE)?;
     let peers = match plan.transport {
-        Transport::Ud | Transport::UdRing | Transport::Rd | Transport::Udp => {
+        Transport::Ud | Transport::UdRing | Transport::Rd | Transport::RdRing | Transport::Udp => {
             Peers::ud(&pd, &cq, &memory, plan.count)?
         }
         Transport::Rc | Transport::RcRing | Transport::Tcp => {

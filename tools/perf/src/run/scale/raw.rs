@@ -68,7 +68,11 @@ impl Sockets {
     /// The side that speaks with all peers, connected.
     pub(super) fn one(transport: Transport, peers: u32, ports: &[u16]) -> Result<Self> {
         match transport {
-            Transport::Ud | Transport::UdRing | Transport::Rd | Transport::Udp => Ok(Self::Udp {
+            Transport::Ud
+            | Transport::UdRing
+            | Transport::Rd
+            | Transport::RdRing
+            | Transport::Udp => Ok(Self::Udp {
                 socket: bound()?,
                 ports: ports.to_vec(),
             }),
@@ -92,7 +96,11 @@ impl Sockets {
         let port =
             |address: std::io::Result<SocketAddr>| Ok(address.during("read a local port")?.port());
         match transport {
-            Transport::Ud | Transport::UdRing | Transport::Rd | Transport::Udp => {
+            Transport::Ud
+            | Transport::UdRing
+            | Transport::Rd
+            | Transport::RdRing
+            | Transport::Udp => {
                 let sockets: Vec<_> = (0..peers).map(|_| bound()).collect::<Result<_>>()?;
                 let ports = sockets.iter().map(|socket| port(socket.local_addr()));
                 tell(&ports.collect::<Result<Vec<_>>>()?)?;

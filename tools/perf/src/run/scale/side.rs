@@ -124,9 +124,11 @@ impl One {
             .map_err(stack("create a completion queue"))?;
         let memory = Memory::new(&pd, (RECEIVES + 1) * SIZE, Access::LOCAL_WRITE)?;
         let kind = match transport {
-            Transport::Ud | Transport::UdRing | Transport::Rd | Transport::Udp => {
-                ud(&pd, &cq, &memory, ports)?
-            }
+            Transport::Ud
+            | Transport::UdRing
+            | Transport::Rd
+            | Transport::RdRing
+            | Transport::Udp => ud(&pd, &cq, &memory, ports)?,
             Transport::Rc | Transport::RcRing | Transport::Tcp => {
                 let qps = rc_qps(&pd, &cq, peers)?;
                 post_rc_receives(&qps, &memory)?;

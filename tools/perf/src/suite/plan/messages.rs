@@ -129,9 +129,12 @@ pub(super) fn rates(pace: Pace) -> Vec<Planned> {
         .group(Place::Lo, "rate 64", (15, 60), single.to_vec())
         .with(cases);
     let lists = subjects.map(|subject| match subject.transport {
-        Transport::Ud | Transport::UdRing | Transport::Rd | Transport::Rc | Transport::RcRing => {
-            listed(subject, SMALL)
-        }
+        Transport::Ud
+        | Transport::UdRing
+        | Transport::Rd
+        | Transport::RdRing
+        | Transport::Rc
+        | Transport::RcRing => listed(subject, SMALL),
         Transport::Udp | Transport::Tcp => Member::of(subject, Mode::Rate, SMALL, Wait::Spin),
     });
     let cases = pairs.map(|(subject, raw)| Case {
