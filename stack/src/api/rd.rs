@@ -94,7 +94,7 @@ impl RdQp {
         attr.qp.check()?;
         let rnic = &pd.rnic.shared;
         let bind = |address| qp::bind(address, &rnic.config);
-        let ports = match attr.bind {
+        let mut ports = match attr.bind {
             Some(address) => bind(address),
             None => bind((Ipv6Addr::UNSPECIFIED, 0).into())
                 .or_else(|_| bind((Ipv4Addr::UNSPECIFIED, 0).into())),
@@ -125,6 +125,9 @@ impl RdQp {
         });
         let instruments = Instruments::new(&rnic.config, local, rnic.next_datagram_qp());
         let parts = attr.qp.parts(local.port().into(), &rnic.mrs);
+        if let Some(after) = rnic.background.shares_host_after() {
+            ports.share_host(after);
+        }
         let shared = RdShared::start(parts, engine, ports, local.ip(), instruments)?;
         let entry = rnic.statistics.begin("rd", local.port().into(), &shared);
         Ok(Self {

@@ -3,6 +3,7 @@
 mod end;
 mod failures;
 mod hostile;
+mod lanes;
 mod operations;
 mod shared;
 mod stranger;

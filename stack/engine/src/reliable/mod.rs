@@ -6,6 +6,7 @@
 
 mod config;
 mod inbound;
+mod invitation;
 mod outbound;
 mod responder;
 mod segment;
@@ -25,7 +26,7 @@ use dgiwarp_rdmap::datagram::DropReason;
 
 use crate::cq_ring::CompletionSink;
 use crate::datagram::errors::ErrorQueue;
-use crate::datagram::{Arrival, ErrorEntry, ErrorReason, SendOutcome, Transmitted};
+use crate::datagram::{Arrival, ErrorEntry, ErrorReason, Invited, SendOutcome, Transmitted};
 use crate::recv_queue::Tables;
 use crate::sq_drain::SqDrain;
 use crate::types::{AsyncEvent, QpCounters, Route};
@@ -73,6 +74,8 @@ pub struct RdEngine {
     output: Output,
     /// Polls in a row that found no input.
     empty_polls: u32,
+    /// An invitation that nobody took.
+    invited: Option<Invited>,
 }
 
 /// Datagrams that the network has not taken.
@@ -102,6 +105,7 @@ impl RdEngine {
             aborted: None,
             output: Output::default(),
             empty_polls: 0,
+            invited: None,
             config,
         }
     }
@@ -358,6 +362,10 @@ impl RdEngine {
                 );
                 handled.map_err(drop_reason)
             };
+            let handled = match handled {
+                Err(DropReason::UnknownFormat) => self.handle_invitation(&arrival, datagram),
+                handled => handled,
+            };
             match handled {
                 Ok(()) => self.counters.count_received(datagram.len()),
                 Err(reason) => {
@@ -371,6 +379,22 @@ impl RdEngine {
             }
         }
         last
+    }
+
+    /// Takes note of an invitation, which is no datagram of an association.
+    #[cold]
+    fn handle_invitation<P: Placeable + ?Sized>(
+        &mut self,
+        arrival: &Arrival<'_, P>,
+        datagram: PayloadSlice<'_, P>,
+    ) -> Result<(), DropReason> {
+        let token = invitation::parse(datagram).ok_or(DropReason::UnknownFormat)?;
+        self.invited = Some(Invited {
+            from: arrival.from,
+            to: arrival.to,
+            token,
+        });
+        Ok(())
     }
 
     /// Ends the association of a message that failed at this end. Returns whether one did.

@@ -1,4 +1,6 @@
-//! Ports that busy peers of a queue pair have for themselves: connected, watched and given up.
+//! Ports that busy peers of a queue pair have for themselves: connected, watched and given up; lanes of those on this host.
+
+pub(crate) mod meetings;
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -7,18 +9,36 @@ use std::time::Instant;
 use dgiwarp_llp_udp::Peer;
 
 use crate::driver::qp::core::{QpCore, QpState};
-use crate::driver::reactor::member::{MemberId, SocketIndex};
+use crate::driver::reactor::member::{Member, MemberId, SocketIndex};
+use crate::driver::udp::peer_ports::meetings::Meetings;
 use crate::driver::udp::ports::{Ports, RETIRED};
+use crate::driver::udp::socket::ReceiveBuffer;
 
 /// State of a queue pair with ports.
 pub(crate) trait PortState: QpState {
     fn ports(&mut self) -> &mut Ports;
 
+    fn meetings(unlocked: &Self::Unlocked) -> &Meetings;
+
+    /// Has the engine invite a peer to share memory. Returns whether it does.
+    fn invite(&mut self, peer: Peer, token: u128) -> bool;
+
+    /// Receives once from a port. Returns whether there was anything.
+    fn receive(
+        qp: &QpCore<Self>,
+        state: &mut Self,
+        index: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+    ) -> bool;
+
     /// Handles the queued datagrams of a port.
     fn drain(qp: &QpCore<Self>, state: &mut Self, now: Instant, index: SocketIndex);
 }
 
-impl<E: PortState> QpCore<E> {
+impl<E: PortState> QpCore<E>
+where
+    Self: Member,
+{
     /// Gives a busy peer a port of its own. Datagrams that an idle port at that place still holds are received first.
     pub(crate) fn connect_port(
         &self,
@@ -34,15 +54,15 @@ impl<E: PortState> QpCore<E> {
             self.retire_port(state, now, member, index);
         }
         let ports = state.ports();
-        if ports.connect(now, index, peer, local).is_err() {
-            return;
+        if ports.connect(now, index, peer, local).is_ok() {
+            let watched = ports
+                .get(index)
+                .map(|port| self.poll_set.watch(member, index, port.as_fd()));
+            if !matches!(watched, Some(Ok(()))) {
+                ports.close(index);
+            }
         }
-        let watched = ports
-            .get(index)
-            .map(|port| self.poll_set.watch(member, index, port.as_fd()));
-        if !matches!(watched, Some(Ok(()))) {
-            ports.close(index);
-        }
+        self.note_lanes(state);
     }
 
     /// Makes room at a place whose port was idle. Datagrams that arrive there at this moment must not be lost, so the port stays
@@ -63,10 +83,11 @@ impl<E: PortState> QpCore<E> {
     }
 
     /// Closes the ports that peers have for themselves.
-    pub(crate) fn forget_peer_ports(&self, ports: &mut Ports) {
-        for port in ports.siblings() {
+    pub(crate) fn forget_peer_ports(&self, state: &mut E) {
+        for port in state.ports().siblings() {
             self.poll_set.unwatch(port.as_fd());
         }
-        ports.forget_peers();
+        state.ports().forget_peers();
+        self.note_lanes(state);
     }
 }

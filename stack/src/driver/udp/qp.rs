@@ -1,6 +1,5 @@
 //! A datagram QP: its engine with its ports, shared by posting and polling threads.
 
-mod lanes;
 mod member;
 mod transmit_sink;
 
@@ -25,6 +24,7 @@ use crate::driver::udp::icmp_errors::IcmpErrors;
 use crate::driver::udp::multicast::{GroupError, Membership};
 use crate::driver::udp::path_cache::PathCache;
 use crate::driver::udp::peer_ports::PortState;
+use crate::driver::udp::peer_ports::meetings::Meetings;
 use crate::driver::udp::port::Port;
 use crate::driver::udp::ports::{Advice, Ports};
 use crate::driver::udp::socket::{ReceiveBuffer, Received};
@@ -32,7 +32,6 @@ use crate::{Config, Error, ErrorEntry, ErrorReason, QpCounters};
 use dgiwarp_engine::datagram::{Arrival, Random, SendWqe, Transmitted, UdEngine};
 use dgiwarp_engine::sq_drain::SqDrain;
 use dgiwarp_engine::types::earliest;
-use lanes::Unlocked;
 use transmit_sink::PortSink;
 
 /// Trains that one QP sends before others are served.
@@ -74,7 +73,7 @@ impl UdInner {
 
 impl QpState for UdInner {
     type Wqe = SendWqe;
-    type Unlocked = Unlocked;
+    type Unlocked = Meetings;
 
     #[inline]
     fn accept(&mut self, wqe: SendWqe) {
@@ -124,6 +123,23 @@ impl PortState for UdInner {
         &mut self.ports
     }
 
+    fn meetings(unlocked: &Meetings) -> &Meetings {
+        unlocked
+    }
+
+    fn invite(&mut self, peer: Peer, token: u128) -> bool {
+        self.engine.invite(peer, token)
+    }
+
+    fn receive(
+        qp: &UdShared,
+        inner: &mut Self,
+        index: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+    ) -> bool {
+        qp.receive_locked(inner, index, buffer)
+    }
+
     fn drain(qp: &UdShared, inner: &mut Self, now: Instant, index: SocketIndex) {
         qp.drain(inner, now, index);
     }
@@ -146,7 +162,7 @@ impl UdShared {
             is_unready: false,
             cork: parts.cork(),
         };
-        let this = Self::new(parts, inner, Unlocked::default(), true)?;
+        let this = Self::new(parts, inner, Meetings::default(), true)?;
         this.be_guest();
         let member = this.attach();
         this.run(|inner| this.poll_set.watch(member, 0, inner.ports.main().as_fd()))
@@ -294,6 +310,20 @@ impl UdShared {
         }
     }
 
+    /// Receives from the lane of a socket alone.
+    #[inline]
+    fn receive_from_lane(
+        &self,
+        inner: &mut UdInner,
+        index: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+    ) -> bool {
+        let Some(received) = inner.ports.poll_lane(index, buffer) else {
+            return false;
+        };
+        self.took(inner, index, buffer, received)
+    }
+
     /// Handles the result of a receive call. Returns whether there was anything.
     #[inline(always)]
     fn took(
@@ -356,7 +386,7 @@ impl UdShared {
                     self.connect(inner, now, place, received.from, local);
                 }
             }
-            Advice::Invite(place) => self.invite(inner, place),
+            Advice::Invite(place) => self.invite_peer(inner, place),
         }
         if let Some(invited) = inner.engine.take_invitation() {
             self.answer_invitation(inner, now, invited);
@@ -426,7 +456,6 @@ impl UdShared {
         local: IpAddr,
     ) {
         self.connect_port(inner, now, index, (peer, local));
-        self.note_lanes(inner);
         if inner.engine.has_output() {
             self.remember_unsent();
         }
@@ -487,8 +516,7 @@ impl UdShared {
     pub(crate) fn reset(&self, random: Random) {
         self.renew(|inner| {
             inner.engine.reset(random, self.tables());
-            self.forget_peer_ports(&mut inner.ports);
-            self.note_lanes(inner);
+            self.forget_peer_ports(inner);
         });
     }
 

@@ -1,5 +1,7 @@
 //! A reliable datagram QP: its engine with its ports, shared by posting and polling threads.
 
+mod transmit_sink;
+
 use std::io;
 use std::iter;
 use std::net::IpAddr;
@@ -8,30 +10,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_udp::{Peer, Train};
-use dgiwarp_memory::Piece;
+use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::DropReason;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::driver::debug::instruments::Instruments;
-use crate::driver::debug::tap::Tap;
 use crate::driver::device::clock;
-use crate::driver::device::thread::Background;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
 use crate::driver::qp::cork::Cork;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
 use crate::driver::udp::icmp_errors::IcmpErrors;
 use crate::driver::udp::path_cache::PathCache;
 use crate::driver::udp::peer_ports::PortState;
+use crate::driver::udp::peer_ports::meetings::Meetings;
 use crate::driver::udp::ports::{Advice, Ports};
-use crate::driver::udp::socket::{Leave, ReceiveBuffer};
-use crate::driver::udp::transmit::Transmission;
+use crate::driver::udp::socket::{self, ReceiveBuffer};
 use crate::{Error, PostFailure, QpCounters, RecvWr};
-use dgiwarp_engine::datagram::{Arrival, SendOutcome, Transmitted};
+use dgiwarp_engine::datagram::{Arrival, Transmitted};
 use dgiwarp_engine::recv_queue::{Waiter, WeakWaiter};
-use dgiwarp_engine::reliable::{DatagramSink, RdEngine, RdSendWqe};
+use dgiwarp_engine::reliable::{RdEngine, RdSendWqe};
 use dgiwarp_engine::sq_drain::SqDrain;
-use dgiwarp_engine::types::{Route, earliest};
+use dgiwarp_engine::types::earliest;
+use transmit_sink::RdSink;
 
 /// Datagrams that one QP sends before others are served.
 const SEND_BUDGET: usize = 64;
@@ -63,13 +63,20 @@ pub(crate) struct RdInner {
     cork: Cork,
 }
 
+/// State beside the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Unlocked {
+    /// Peers wait for receives to be posted.
+    peers_wait: AtomicBool,
+    meetings: Meetings,
+}
+
 /// A reliable datagram QP, shared by its handle, its completion queues and the background thread.
 pub(crate) type RdShared = QpCore<RdInner>;
 
 impl QpState for RdInner {
     type Wqe = RdSendWqe;
-    /// Peers wait for receives to be posted.
-    type Unlocked = AtomicBool;
+    type Unlocked = Unlocked;
 
     fn accept(&mut self, wqe: RdSendWqe) {
         self.cork.add(wqe.send.length, Some(wqe.peer));
@@ -108,6 +115,7 @@ impl QpState for RdInner {
     fn counters(&self) -> QpCounters {
         let mut counters = self.engine.counters();
         Instruments::count(self.instruments.as_deref(), &mut counters);
+        self.ports.add_lane_counters(&mut counters);
         counters
     }
 }
@@ -117,104 +125,25 @@ impl PortState for RdInner {
         &mut self.ports
     }
 
+    fn meetings(unlocked: &Unlocked) -> &Meetings {
+        &unlocked.meetings
+    }
+
+    fn invite(&mut self, peer: Peer, token: u128) -> bool {
+        self.engine.invite(peer, token)
+    }
+
+    fn receive(
+        qp: &RdShared,
+        inner: &mut Self,
+        index: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+    ) -> bool {
+        qp.receive_locked(inner, index, buffer, true)
+    }
+
     /// Peers send again what was lost.
     fn drain(_: &RdShared, _: &mut Self, _: Instant, _: SocketIndex) {}
-}
-
-/// Hands datagrams to the ports.
-struct RdSink<'a> {
-    ports: &'a mut Ports,
-    now: Instant,
-    tap: Option<&'a mut Tap>,
-    local: IpAddr,
-    singly: &'a mut bool,
-    /// A peer that became busy with this train.
-    connect: Option<(SocketIndex, Peer, IpAddr)>,
-    path_cache: &'a mut PathCache,
-    background: &'a Background,
-}
-
-impl RdSink<'_> {
-    /// Sends a train, or its datagrams one by one.
-    fn carry(
-        &mut self,
-        peer: Peer,
-        from: Option<IpAddr>,
-        pieces: &[Piece<'_>],
-        train: &Train,
-        singly: bool,
-    ) -> io::Result<usize> {
-        let mut icmp_errors = IcmpErrors::default();
-        if let Some((port, _)) = self.ports.own(self.now, peer, from) {
-            let transmission = Transmission {
-                port,
-                to: None,
-                leave: Leave::default(),
-                icmp_errors: &mut icmp_errors,
-            };
-            return transmission.carry(pieces, train, singly);
-        }
-        let transmission = Transmission {
-            port: self.ports.main(),
-            to: peer.socket_addr(),
-            leave: from.into(),
-            icmp_errors: &mut icmp_errors,
-        };
-        let sent = transmission.carry(pieces, train, singly);
-        if let Some(local) = from
-            && sent.is_ok()
-            && let Advice::Connect(index) = self.ports.note(self.now, 0, peer, 0)
-        {
-            self.connect = Some((index, peer, local));
-        }
-        sent
-    }
-}
-
-impl DatagramSink for RdSink<'_> {
-    fn send(
-        &mut self,
-        peer: Peer,
-        from: Option<IpAddr>,
-        octets: &[u8],
-        train: &Train,
-    ) -> SendOutcome {
-        let pieces = [Piece::Bytes(octets)];
-        let singly = train.len() > 1 && (*self.singly || !self.ports.main().sends_trains());
-        let mut sent = self.carry(peer, from, &pieces, train, singly);
-        // The path takes no trains: as for UD queue pairs, from now on none.
-        if let Err(error) = &sent
-            && train.len() > 1
-            && !singly
-            && matches!(
-                error.raw_os_error(),
-                Some(nix::libc::EINVAL | nix::libc::EIO)
-            )
-        {
-            *self.singly = true;
-            sent = self.carry(peer, from, &pieces, train, true);
-        }
-        match sent {
-            Ok(_) => {
-                if let Some(tap) = &mut self.tap {
-                    tap.sent(from.unwrap_or(self.local), peer, &pieces, train);
-                }
-                SendOutcome::Sent
-            }
-            Err(error) => match error.raw_os_error().unwrap_or(nix::libc::EIO) {
-                nix::libc::EAGAIN => SendOutcome::WouldBlock,
-                // Lost on the way, as datagrams are.
-                nix::libc::ENOBUFS | nix::libc::ECONNREFUSED => SendOutcome::Sent,
-                nix::libc::EMSGSIZE => SendOutcome::TooBig,
-                errno => SendOutcome::Failed(errno),
-            },
-        }
-    }
-
-    fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<Route> {
-        let limit = |mtu| self.background.limit_mtu(mtu);
-        self.path_cache.path(peer, from, self.ports.main(), limit)
-    }
 }
 
 impl RdShared {
@@ -241,11 +170,12 @@ impl RdShared {
         // Silence alone ends an association.
         let reports = inner.ports.main().report_errors(false);
         reports.map_err(Error::system("cannot set up a socket"))?;
-        let this = Self::new(parts, inner, AtomicBool::new(false), true)?;
+        let this = Self::new(parts, inner, Unlocked::default(), true)?;
         if this.recv_queue.is_shared() {
             let waiter: WeakWaiter = Arc::<Self>::downgrade(&this);
             this.run(|inner| inner.waiter = Some(waiter));
         }
+        this.be_guest();
         let member = this.attach();
         this.run(|inner| this.poll_set.watch(member, 0, inner.ports.main().as_fd()))
             .map_err(Error::system("cannot watch a socket"))?;
@@ -293,7 +223,7 @@ impl RdShared {
         } = inner;
         // Before the engine looks at the queue: a receive that is posted later has the engine look again.
         if engine.wants_receives()
-            && !self.unlocked.swap(true, Ordering::AcqRel)
+            && !self.unlocked.peers_wait.swap(true, Ordering::AcqRel)
             && let Some(waiter) = waiter
         {
             self.recv_queue.wait(waiter);
@@ -336,15 +266,52 @@ impl RdShared {
         if !self.open.load(Ordering::Relaxed) {
             return false;
         }
-        let Some(port) = inner.ports.get_mut(index) else {
+        match inner.ports.receive(index, buffer) {
+            // A bell of lanes whose socket has no peer any more.
+            Some(Ok(received)) if received.len == 0 && self.has_any_lanes() => {
+                self.receive_unannounced(inner, buffer)
+            }
+            Some(received) => self.took(inner, index, buffer, received, again),
+            None => false,
+        }
+    }
+
+    /// Receives from the lane of a socket alone.
+    #[inline]
+    fn receive_from_lane(
+        &self,
+        inner: &mut RdInner,
+        index: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+        again: bool,
+    ) -> bool {
+        let Some(received) = inner.ports.poll_lane(index, buffer) else {
             return false;
         };
-        let received = match port.receive(buffer) {
+        self.took(inner, index, buffer, received, again)
+    }
+
+    /// Handles the result of a receive call. Returns whether there was anything.
+    fn took(
+        &self,
+        inner: &mut RdInner,
+        index: SocketIndex,
+        buffer: &ReceiveBuffer,
+        received: io::Result<socket::Received>,
+        again: bool,
+    ) -> bool {
+        self.announce(inner);
+        let received = match received {
             Ok(received) => received,
-            Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => return false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.forget_ended_lanes(inner, index);
+                return false;
+            }
             // An ICMP error about an earlier datagram: silence alone ends an association.
             Err(_) => {
-                IcmpErrors::default().read(port);
+                if let Some(port) = inner.ports.get(index) {
+                    IcmpErrors::default().read(port);
+                }
                 return true;
             }
         };
@@ -380,12 +347,39 @@ impl RdShared {
             }
             Some(instruments) => instruments.take(now, arrival, handle),
         }
-        if let Advice::Connect(place) = inner.ports.note(now, index, received.from, received.len)
-            && let Some(local) = received.to.filter(|to| !to.is_multicast())
-        {
-            self.connect_port(inner, now, place, (received.from, local));
+        match inner.ports.note(now, index, received.from, received.len) {
+            Advice::Stay => {}
+            Advice::Connect(place) => {
+                if let Some(local) = received.to.filter(|to| !to.is_multicast()) {
+                    self.connect_port(inner, now, place, (received.from, local));
+                }
+            }
+            Advice::Invite(place) => self.invite_peer(inner, place),
+        }
+        if let Some(invited) = inner.engine.take_invitation() {
+            self.answer_invitation(inner, now, invited);
         }
         true
+    }
+
+    /// Receives for a poll, and does the work that follows.
+    #[inline]
+    fn receive_with(
+        &self,
+        next: NextReceive,
+        receive: impl FnOnce(&mut RdInner, bool) -> bool,
+    ) -> Option<Received> {
+        let received = self.try_run(|inner| {
+            let again = next != NextReceive::Unknown;
+            let received = receive(inner, again);
+            // With no more input they leave.
+            let released = !received && inner.engine.note_poll(false, again);
+            if received || released {
+                self.work(inner);
+            }
+            received
+        })?;
+        Some(received.into())
     }
 
     fn note_deadline(&self, inner: &mut RdInner) {
@@ -417,7 +411,7 @@ impl RdShared {
         self.renew(|inner| {
             inner.engine.reset(clock::now(), epoch, key, self.tables());
             self.transmit_some(inner, usize::MAX);
-            self.forget_peer_ports(&mut inner.ports);
+            self.forget_peer_ports(inner);
             self.note_deadline(inner);
         });
     }
@@ -475,7 +469,8 @@ impl RdShared {
                 .close(clock::now(), self.tables(), &mut self.completions());
             self.transmit_some(inner, usize::MAX);
             self.poll_set.unwatch(inner.ports.main().as_fd());
-            self.forget_peer_ports(&mut inner.ports);
+            self.leave_meetings(None);
+            self.forget_peer_ports(inner);
         });
         self.detach();
     }
@@ -498,7 +493,7 @@ impl RdShared {
 
 impl Waiter for RdShared {
     fn receive_posted(&self) {
-        if self.unlocked.swap(false, Ordering::AcqRel) {
+        if self.unlocked.peers_wait.swap(false, Ordering::AcqRel) {
             self.exclusive.run_or_mark(|inner| self.work(inner));
         }
     }
@@ -511,21 +506,29 @@ impl Member for RdShared {
         buffer: &mut ReceiveBuffer,
         next: NextReceive,
     ) -> Option<Received> {
-        let received = self.try_run(|inner| {
-            let again = next != NextReceive::Unknown;
-            let received = self.receive_locked(inner, socket, buffer, again);
-            // With no more input they leave.
-            let released = !received && inner.engine.note_poll(false, again);
-            if received || released {
-                self.work(inner);
-            }
-            received
-        })?;
-        Some(if received {
-            Received::Something
-        } else {
-            Received::Nothing
+        self.receive_with(next, |inner, again| {
+            self.receive_locked(inner, socket, buffer, again)
+                || (socket == 0 && self.has_any_lanes() && self.receive_unannounced(inner, buffer))
         })
+    }
+
+    #[inline]
+    fn receive_hot(
+        &self,
+        socket: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+        next: NextReceive,
+    ) -> Option<Received> {
+        if !self.has_lanes(socket) {
+            return self.receive(socket, buffer, next);
+        }
+        self.receive_with(next, |inner, again| {
+            self.receive_from_lane(inner, socket, buffer, again)
+        })
+    }
+
+    fn want_bells(&self, socket: SocketIndex, wanted: bool) -> bool {
+        self.has_lanes(socket) && self.run(|inner| self.want_bells_locked(inner, socket, wanted))
     }
 
     fn has_completions(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Meeting of a datagram queue pair and its busy peers on this host, and their lanes.
+//! Meeting of a queue pair with ports and its busy peers on this host, and their lanes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -7,18 +7,19 @@ use std::time::Instant;
 
 use dgiwarp_engine::datagram::Invited as Invitation;
 
-use crate::driver::reactor::member::SocketIndex;
+use crate::driver::qp::core::QpCore;
+use crate::driver::reactor::member::{Member, SocketIndex};
 use crate::driver::same_host::ends::LaneEnds;
 use crate::driver::same_host::meeting::{Guest, Invited, Refused};
+use crate::driver::udp::peer_ports::PortState;
 use crate::driver::udp::ports::{Invitee, RETIRED};
-use crate::driver::udp::qp::{UdInner, UdShared};
 use crate::driver::udp::socket::ReceiveBuffer;
 
-/// State of a datagram queue pair beside its lock.
+/// State of meetings beside the lock of their queue pair.
 #[derive(Debug, Default)]
-pub(crate) struct Unlocked {
+pub(crate) struct Meetings {
     /// The queue pair itself.
-    guest: OnceLock<Weak<UdShared>>,
+    guest: OnceLock<Weak<dyn Guest>>,
     /// Sockets that have lanes, a bit each.
     lanes: AtomicU8,
 }
@@ -29,43 +30,51 @@ fn is_local(local: IpAddr, peer: SocketAddr) -> bool {
     local == peer || (local.is_loopback() && peer.is_loopback())
 }
 
-impl UdShared {
+impl<E: PortState> QpCore<E>
+where
+    Self: Member,
+{
+    fn state_of_meetings(&self) -> &Meetings {
+        E::meetings(&self.unlocked)
+    }
+
     /// Makes this queue pair known as one that may get lanes.
-    pub(super) fn be_guest(self: &Arc<Self>) {
-        let guest = Arc::downgrade(self);
-        self.unlocked.guest.get_or_init(|| guest);
+    pub(crate) fn be_guest(self: &Arc<Self>) {
+        let guest: Weak<Self> = Arc::downgrade(self);
+        self.state_of_meetings().guest.get_or_init(|| guest);
     }
 
     /// Whether the socket at a place has lanes.
     #[inline]
-    pub(super) fn has_lanes(&self, index: SocketIndex) -> bool {
-        self.unlocked.lanes.load(Ordering::Acquire) & (1 << index.min(7)) != 0
+    pub(crate) fn has_lanes(&self, index: SocketIndex) -> bool {
+        self.state_of_meetings().lanes.load(Ordering::Acquire) & (1 << index.min(7)) != 0
     }
 
     /// Whether any socket has lanes.
-    pub(super) fn has_any_lanes(&self) -> bool {
-        self.unlocked.lanes.load(Ordering::Acquire) != 0
+    pub(crate) fn has_any_lanes(&self) -> bool {
+        self.state_of_meetings().lanes.load(Ordering::Acquire) != 0
     }
 
     /// Lanes have come or gone.
-    pub(super) fn note_lanes(&self, inner: &UdInner) {
-        let lanes = inner.ports.lanes();
-        self.unlocked.lanes.store(lanes, Ordering::Release);
+    pub(crate) fn note_lanes(&self, state: &mut E) {
+        let lanes = state.ports().lanes();
+        self.state_of_meetings()
+            .lanes
+            .store(lanes, Ordering::Release);
     }
 
     fn invited(&self, life: u32) -> Option<Invited> {
-        let guest = self.unlocked.guest.get()?;
-        let guest = Weak::<Self>::clone(guest);
+        let guest = self.state_of_meetings().guest.get()?.clone();
         Some(Invited { guest, life })
     }
 
     /// Invites the peer of a socket to share memory, if it may be on this host.
     #[cold]
-    pub(super) fn invite(&self, inner: &mut UdInner, index: SocketIndex) {
-        let Some((peer, local, life)) = inner.ports.leave_meeting(index) else {
+    pub(crate) fn invite_peer(&self, state: &mut E, index: SocketIndex) {
+        let Some((peer, local, life)) = state.ports().leave_meeting(index) else {
             return;
         };
-        let main = inner.ports.main().local_addr();
+        let main = state.ports().main().local_addr();
         let is_other = |it: &SocketAddr| main.is_ok_and(|main| *it != (local, main.port()).into());
         let address = peer.socket_addr().filter(is_other);
         let reach = address.and_then(|it| self.background().reach(is_local(local, it)));
@@ -77,29 +86,30 @@ impl UdShared {
         };
         match same_host.invite(invited, reach) {
             Ok(token) => {
-                if inner.engine.invite(peer, token) {
-                    inner.ports.note_invited(life);
+                if state.invite(peer, token) {
+                    state.ports().note_invited(life);
                 }
-                self.send_output(inner);
+                E::work(self, state);
             }
-            Err(reason) => inner.ports.refuse_lanes(life, &reason),
+            Err(reason) => state.ports().refuse_lanes(life, &reason),
         }
     }
 
     /// Answers a peer that has invited this end.
     #[cold]
-    pub(super) fn answer_invitation(&self, inner: &mut UdInner, now: Instant, by: Invitation) {
+    pub(crate) fn answer_invitation(&self, state: &mut E, now: Instant, by: Invitation) {
         let (Some(address), Some(local)) = (by.from.socket_addr(), by.to) else {
             return;
         };
         let reach = self.background().reach(is_local(local, address));
-        if !inner.ports.shares_host() || reach.is_none() {
+        if !state.ports().shares_host() || reach.is_none() {
             return;
         }
-        let mut invitee = inner.ports.invited_by(now, by.from);
+        let mut invitee = state.ports().invited_by(now, by.from);
         if let Invitee::Unconnected(index) = invitee {
-            self.connect(inner, now, index, by.from, local);
-            invitee = inner.ports.invited_by(now, by.from);
+            self.connect_port(state, now, index, (by.from, local));
+            E::work(self, state);
+            invitee = state.ports().invited_by(now, by.from);
         }
         let life = match invitee {
             Invitee::At(life) => life,
@@ -117,65 +127,47 @@ impl UdShared {
     }
 
     /// Ends the meetings of this queue pair, or that of one of its peers alone.
-    pub(super) fn leave_meetings(&self, life: Option<u32>) {
-        if let (Some(guest), Some(meetings)) =
-            (self.unlocked.guest.get(), self.background().meetings())
-        {
-            let guest: Weak<dyn Guest> = Weak::<Self>::clone(guest);
-            meetings.cancel(&guest, life);
+    pub(crate) fn leave_meetings(&self, life: Option<u32>) {
+        if let (Some(guest), Some(meetings)) = (
+            self.state_of_meetings().guest.get(),
+            self.background().meetings(),
+        ) {
+            meetings.cancel(guest, life);
         }
     }
 
-    /// Receives from the lane of a socket alone.
-    #[inline]
-    pub(super) fn receive_from_lane(
-        &self,
-        inner: &mut UdInner,
-        index: SocketIndex,
-        buffer: &mut ReceiveBuffer,
-    ) -> bool {
-        let Some(received) = inner.ports.poll_lane(index, buffer) else {
-            return false;
-        };
-        self.took(inner, index, buffer, received)
-    }
-
-    /// Receives from the lanes of all sockets, and these.
+    /// Receives from the lanes of all sockets, and these. Returns whether there was anything.
     #[cold]
-    pub(super) fn receive_unannounced(
-        &self,
-        inner: &mut UdInner,
-        buffer: &mut ReceiveBuffer,
-    ) -> bool {
+    pub(crate) fn receive_unannounced(&self, state: &mut E, buffer: &mut ReceiveBuffer) -> bool {
         (1..=RETIRED)
             .filter(|index| self.has_lanes(*index))
-            .any(|index| self.receive_locked(inner, index, buffer))
+            .any(|index| E::receive(self, state, index, buffer))
     }
 
     /// Forgets the lanes of a socket that is empty, if they are over.
     #[inline]
-    pub(super) fn forget_ended_lanes(&self, inner: &mut UdInner, index: SocketIndex) {
-        if self.has_lanes(index) && inner.ports.forget_lanes(index) {
-            self.note_lanes(inner);
+    pub(crate) fn forget_ended_lanes(&self, state: &mut E, index: SocketIndex) {
+        if self.has_lanes(index) && state.ports().forget_lanes(index) {
+            self.note_lanes(state);
         }
     }
 
     /// Wants bells of the peer of a socket, or none while a thread polls. Returns whether there are bells.
-    pub(super) fn want_bells_locked(
+    pub(crate) fn want_bells_locked(
         &self,
-        inner: &mut UdInner,
+        state: &mut E,
         index: SocketIndex,
         wanted: bool,
     ) -> bool {
-        let has_lanes = inner.ports.want_bells(index, wanted);
-        self.announce(inner);
+        let has_lanes = state.ports().want_bells(index, wanted);
+        self.announce(state);
         has_lanes
     }
 
     /// Has the poll set come back for datagrams in lanes that no bell announces.
     #[inline]
-    pub(super) fn announce(&self, inner: &mut UdInner) {
-        if inner.ports.take_unannounced()
+    pub(crate) fn announce(&self, state: &mut E) {
+        if state.ports().take_unannounced()
             && let Some(member) = self.member.get()
         {
             self.poll_set.add_ready(*member);
@@ -183,19 +175,22 @@ impl UdShared {
     }
 }
 
-impl Guest for UdShared {
+impl<E: PortState> Guest for QpCore<E>
+where
+    Self: Member,
+{
     fn keeps_link(&self) -> bool {
         true
     }
 
     fn attach_lanes(&self, life: u32, ends: LaneEnds, starts: bool) -> bool {
-        let attached = self.run(|inner| {
+        let attached = self.run(|state| {
             let open = self.open.load(Ordering::Relaxed);
-            let index = inner
-                .ports
+            let index = state
+                .ports()
                 .attach_lanes(life, ends, starts)
                 .filter(|_| open);
-            self.note_lanes(inner);
+            self.note_lanes(state);
             index.is_some()
         });
         // Its socket may be polled outside of the epoll set.
@@ -206,15 +201,15 @@ impl Guest for UdShared {
     }
 
     fn detach_lanes(&self, life: u32) {
-        self.run(|inner| {
-            if let Some(index) = inner.ports.end_lanes(life) {
-                inner.ports.forget_lanes(index);
-                self.note_lanes(inner);
+        self.run(|state| {
+            if let Some(index) = state.ports().end_lanes(life) {
+                state.ports().forget_lanes(index);
+                self.note_lanes(state);
             }
         });
     }
 
     fn refuse_lanes(&self, life: u32, reason: Refused) {
-        self.run(|inner| inner.ports.refuse_lanes(life, &reason));
+        self.run(|state| state.ports().refuse_lanes(life, &reason));
     }
 }
