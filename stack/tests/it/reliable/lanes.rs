@@ -37,6 +37,34 @@ fn messages_of_many_peers_go_through_memory_once_and_in_order() {
     }
 }
 
+/// An end that is reset gives its lanes up, and has new ones with the peers that it meets again.
+#[test]
+fn ends_that_are_reset_meet_again() {
+    let ends: Vec<_> = (0..3).map(|_| End::new(at_once(), 16)).collect();
+    let mut before = [0; 3];
+    for round in 0..8 {
+        exchange(&ends);
+        for (end, before) in ends.iter().zip(&mut before) {
+            let (sent, _) = lane_octets(end);
+            assert!(sent > *before, "round {round}: {sent}");
+            *before = sent;
+        }
+        let again = &ends[round % ends.len()];
+        again.qp.reset();
+        (0..16).for_each(|slot| again.post_recv(slot));
+        // The others learn of it before they send again: what was under way would fail.
+        let others = || ends.iter().filter(|end| !std::ptr::eq(*end, again));
+        let until = now() + SOON;
+        while others().any(|end| end.qp.peers() == ends.len() - 1) {
+            assert!(
+                now() < until,
+                "round {round}: an association that does not end"
+            );
+            others().for_each(|end| assert!(end.poll().is_none()));
+        }
+    }
+}
+
 /// One message at a time, whoever sleeps.
 #[test]
 fn messages_go_through_memory_however_their_ends_wait() {
