@@ -18,6 +18,7 @@ use crate::driver::udp::socket::ReceiveBuffer;
 pub(crate) trait PortState: QpState {
     fn ports(&mut self) -> &mut Ports;
 
+    /// Its state of meetings.
     fn meetings(unlocked: &Self::Unlocked) -> &Meetings;
 
     /// Has the engine invite a peer to share memory. Returns whether it does.
