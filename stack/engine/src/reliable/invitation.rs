@@ -7,6 +7,14 @@ use dgiwarp_rdmap::datagram::{EXCHANGE_LEN, Invitation};
 use super::RdEngine;
 use crate::datagram::Invited;
 
+/// The datagram of an invitation.
+fn emit(token: u128) -> Vec<u8> {
+    let mut datagram = Invitation { token }.emit().octets.to_vec();
+    datagram.resize(EXCHANGE_LEN + plain::OVERHEAD.total(), 0);
+    plain::seal(Format::Exchange, &mut datagram);
+    datagram
+}
+
 /// The token of an invitation; `None` for other datagrams.
 pub(super) fn parse<P: Payload + ?Sized>(datagram: PayloadSlice<'_, P>) -> Option<u128> {
     let (format, octets) = plain::open(datagram).ok()?;
@@ -23,11 +31,7 @@ impl RdEngine {
         if self.output.next.is_some() {
             return false;
         }
-        let octets = Invitation { token }.emit().octets;
-        let mut datagram = octets.to_vec();
-        datagram.resize(EXCHANGE_LEN + plain::OVERHEAD.total(), 0);
-        plain::seal(Format::Exchange, &mut datagram);
-        self.output.next = Some((peer, datagram));
+        self.output.next = Some((peer, emit(token)));
         true
     }
 
@@ -42,14 +46,16 @@ impl RdEngine {
 mod tests {
     use super::*;
 
-    /// The example of the specification, with its CRC.
+    /// The fields that the specification has, and nothing else is one.
     #[test]
     fn invitations_are_told_from_other_datagrams() {
         let token = 0x0012_3456_789a_bcde_fedc_ba98_7654_3210;
-        let octets = Invitation { token }.emit().octets;
-        let mut datagram = octets.to_vec();
-        datagram.resize(EXCHANGE_LEN + plain::OVERHEAD.total(), 0);
-        plain::seal(Format::Exchange, &mut datagram);
+        let datagram = emit(token);
+        let (fields, crc) = datagram.split_at(32);
+        assert_eq!(fields[..8], *b"\x49\x03\0\0DGiH");
+        assert_eq!(fields[8..24], token.to_be_bytes());
+        assert_eq!(fields[24..], [0; 8]);
+        assert_eq!(crc.len(), 4);
         assert_eq!(parse(PayloadSlice::new(&datagram[..])), Some(token));
         for at in 0..datagram.len() {
             let mut other = datagram.clone();

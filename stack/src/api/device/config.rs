@@ -464,7 +464,7 @@ pub struct Config {
     /// no memory. The end that connects decides. For datagram queue pairs, octets that one has received of a peer. Default 4096.
     pub same_host_after: u64,
     /// Directory through which ends meet to share memory whose addresses are of different network namespaces, such as containers that have it as a volume: an absolute
-    /// path of up to 64 octets. It must be sticky, or belong to this user or root with nobody else who may write to it; another one is left out with a warning. Default none.
+    /// path of up to 64 octets. This user must be able to write to it, and it must be sticky, or belong to this user or root with nobody else who may write to it; another one is left out with a warning. Default none.
     pub host_dir: Option<PathBuf>,
     /// Options of connected queue pairs whose attributes have none.
     pub rc: RcOptions,

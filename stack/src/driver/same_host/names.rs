@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::unistd::geteuid;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{AccessFlags, faccessat, geteuid};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::driver::device::fds;
@@ -69,9 +70,8 @@ fn socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Checks that nobody but this user and root can take files of others out of a directory.
+/// Checks that this user can make files in a directory, and that nobody else but its owner and root can take them out.
 fn check(directory: &Path) -> io::Result<()> {
-    let found = fs::metadata(directory)?;
     let refused = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     if !directory.is_absolute() {
         return refused("it is not an absolute path");
@@ -79,9 +79,16 @@ fn check(directory: &Path) -> io::Result<()> {
     if directory.as_os_str().len() > MAX_DIRECTORY {
         return refused("its path has more than 64 octets");
     }
+    let found = fs::metadata(directory)?;
     if !found.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
     }
+    faccessat(
+        AT_FDCWD,
+        directory,
+        AccessFlags::W_OK | AccessFlags::X_OK,
+        AtFlags::AT_EACCESS,
+    )?;
     if found.mode() & 0o1000 != 0 {
         return Ok(());
     }
@@ -186,7 +193,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::time::UNIX_EPOCH;
 
-    use nix::fcntl::AT_FDCWD;
     use nix::sys::stat::{UtimensatFlags, utimensat};
     use nix::sys::time::TimeSpec;
 

@@ -528,7 +528,7 @@ impl Member for RdShared {
     }
 
     fn want_bells(&self, socket: SocketIndex, wanted: bool) -> bool {
-        self.has_lanes(socket) && self.run(|inner| self.want_bells_locked(inner, socket, wanted))
+        self.want_bells_at(socket, wanted)
     }
 
     fn has_completions(&self) -> bool {

@@ -153,15 +153,13 @@ where
     }
 
     /// Wants bells of the peer of a socket, or none while a thread polls. Returns whether there are bells.
-    pub(crate) fn want_bells_locked(
-        &self,
-        state: &mut E,
-        index: SocketIndex,
-        wanted: bool,
-    ) -> bool {
-        let has_lanes = state.ports().want_bells(index, wanted);
-        self.announce(state);
-        has_lanes
+    pub(crate) fn want_bells_at(&self, index: SocketIndex, wanted: bool) -> bool {
+        self.has_lanes(index)
+            && self.run(|state| {
+                let has_lanes = state.ports().want_bells(index, wanted);
+                self.announce(state);
+                has_lanes
+            })
     }
 
     /// Has the poll set come back for datagrams in lanes that no bell announces.

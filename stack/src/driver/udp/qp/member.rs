@@ -36,7 +36,7 @@ impl Member for UdShared {
     }
 
     fn want_bells(&self, socket: SocketIndex, wanted: bool) -> bool {
-        self.has_lanes(socket) && self.run(|inner| self.want_bells_locked(inner, socket, wanted))
+        self.want_bells_at(socket, wanted)
     }
 
     fn has_completions(&self) -> bool {
