@@ -99,8 +99,10 @@ fn relay(client: TcpStream, server: TcpStream, cut: Cut, stop: &AtomicBool) -> u
     passed
 }
 
-/// Private data of the server's reply.
-const WELCOME: &[u8] = b"welcome";
+/// Private data of the reply of a server at an address. Another run has another one.
+fn welcome(server: SocketAddr) -> [u8; 2] {
+    server.port().to_be_bytes()
+}
 
 /// One connection through a relay that cuts. Returns how many octets passed.
 fn run(rnics: &[Rnic; 2], cut: Cut) -> usize {
@@ -124,7 +126,7 @@ fn run(rnics: &[Rnic; 2], cut: Cut) -> usize {
         let accepting = scope.spawn(|| accept(listener, server, &stop));
         // An Initiator that tries again may find a stranger's listener at the port that the relay had.
         let connected = match client.qp.connect(at, &MpaConfig::default(), b"hello") {
-            Ok(established) => established.private_data == WELCOME,
+            Ok(established) => established.private_data == welcome(listener.local_addr()),
             Err(ConnectError::Mpa(_) | ConnectError::Tcp(_) | ConnectError::Rejected(_)) => false,
             Err(other) => panic!("{cut:?}: {other}"),
         };
@@ -184,7 +186,9 @@ fn use_connection(client: &End, server: &End) {
 fn accept(listener: &RcListener, server: &End, stop: &AtomicBool) -> bool {
     loop {
         let accepted = match listener.accept(Duration::from_millis(20)) {
-            Ok(Some(request)) => request.accept(&server.qp, DEPTHS, WELCOME),
+            Ok(Some(request)) => {
+                request.accept(&server.qp, DEPTHS, &welcome(listener.local_addr()))
+            }
             Ok(None) if stop.load(Ordering::Relaxed) => return false,
             Ok(None) | Err(_) => continue,
         };
