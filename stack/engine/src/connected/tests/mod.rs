@@ -7,6 +7,7 @@ pub(super) mod memory_llp;
 mod operation;
 mod peer_end;
 mod rnr_limits;
+mod short;
 mod sq_drain;
 mod stream;
 mod xrc;

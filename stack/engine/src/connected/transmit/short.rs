@@ -37,7 +37,6 @@ impl RcEngine {
             && matches!(dgiwarp_ext.peer(), Peer::Dgiwarp(_))
             && dgiwarp_ext.pending_acks() == 0
             && !dgiwarp_ext.is_hello_due(self.is_initiator)
-            && !self.completions_wait()
             && self.first_fpdu_probe != FirstFpduProbe::Idle
             && matches!(self.xrc, Xrc::None)
             && self.config.options.completion == Completion::Placed
