@@ -17,8 +17,8 @@ pub struct TaggedSpan {
     pub length: u32,
 }
 
-/// Buffers that peers may write.
-pub trait TaggedBuffers {
+/// Buffers that peers may write. `P` is the payload of a segment: a slice, or memory that another process writes.
+pub trait TaggedBuffers<P: ?Sized = [u8]> {
     /// Checks that the peer may write the whole span now.
     ///
     /// # Errors
@@ -30,6 +30,5 @@ pub trait TaggedBuffers {
     ///
     /// # Errors
     /// As [`check`](Self::check); no octet was written.
-    fn place(&mut self, stag: STag, start: TaggedOffset, payload: &[u8])
-    -> Result<(), TaggedError>;
+    fn place(&mut self, stag: STag, start: TaggedOffset, payload: &P) -> Result<(), TaggedError>;
 }

@@ -1,5 +1,6 @@
 //! Queue 0: Sends and Immediate Data, each of which takes a posted receive.
 
+use dgiwarp_codec::Payload;
 use dgiwarp_ddp::error::UntaggedError;
 use dgiwarp_ddp::wire::UntaggedHeader;
 use dgiwarp_ddp::{ExpectedSegment, STag, UntaggedQueue};
@@ -84,11 +85,11 @@ impl<R> Default for Sends<R> {
 
 impl<R> Sends<R> {
     /// Handles a segment. All checks of RFC 5041 §7.1 come before placement.
-    pub(super) fn handle<U: Ulp<Receive = R>>(
+    pub(super) fn handle<P: Payload + ?Sized, U: Ulp<P, Receive = R>>(
         &mut self,
         header: &UntaggedHeader,
         opcode: Opcode,
-        payload: &[u8],
+        payload: &P,
         ulp: &mut U,
         dgiwarp_ext: &mut DgiwarpExt,
     ) -> Result<Handled, StreamError> {
@@ -119,11 +120,11 @@ impl<R> Sends<R> {
         }
     }
 
-    fn handle_send<U: Ulp<Receive = R>>(
+    fn handle_send<P: Payload + ?Sized, U: Ulp<P, Receive = R>>(
         &mut self,
         expected: ExpectedSegment,
         (opcode, invalidate): (Opcode, Option<STag>),
-        payload: &[u8],
+        payload: &P,
         ulp: &mut U,
         dgiwarp_ext: &mut DgiwarpExt,
     ) -> Result<Handled, StreamError> {
@@ -135,7 +136,7 @@ impl<R> Sends<R> {
         } = match self.arriving.take() {
             Some(arriving) => arriving,
             None => {
-                let Some(receive) = take_receive(ulp)? else {
+                let Some(receive) = take_receive::<P, U>(ulp)? else {
                     return Ok(Handled::ReceiverNotReady);
                 };
                 self.last_write = LastWrite::default();
@@ -192,23 +193,23 @@ impl<R> Sends<R> {
         Ok(Handled::Taken)
     }
 
-    fn handle_immediate<U: Ulp<Receive = R>>(
+    fn handle_immediate<P: Payload + ?Sized, U: Ulp<P, Receive = R>>(
         &mut self,
         expected: ExpectedSegment,
         opcode: Opcode,
-        payload: &[u8],
+        payload: &P,
         ulp: &mut U,
         dgiwarp_ext: &mut DgiwarpExt,
     ) -> Result<Handled, StreamError> {
         let placement = expected.fit(payload.len(), IMMEDIATE_LEN).ok();
         let placement = placement.filter(|placement| placement.is_last());
-        let (Some(placement), Some(data)) = (placement, ImmediateData::parse(payload)) else {
+        let (Some(placement), Some(data)) = (placement, immediate_data(payload)) else {
             return Err(StreamError::Length {
                 opcode,
                 length: u32::try_from(payload.len()).unwrap_or(u32::MAX),
             });
         };
-        let Some(receive) = take_receive(ulp)? else {
+        let Some(receive) = take_receive::<P, U>(ulp)? else {
             return Ok(Handled::ReceiverNotReady);
         };
         let placed = self.last_write.take();
@@ -252,8 +253,18 @@ impl<R> Sends<R> {
     }
 }
 
+/// Content of an Immediate Data message. `None` if its length is another one.
+fn immediate_data<P: Payload + ?Sized>(payload: &P) -> Option<ImmediateData> {
+    let mut octets = [0; immediate::LEN];
+    if payload.len() != octets.len() {
+        return None;
+    }
+    payload.copy(0, &mut octets);
+    ImmediateData::parse(&octets)
+}
+
 /// Takes the receive for a message. `None` if the message goes to the RNR queue.
-fn take_receive<U: Ulp>(ulp: &mut U) -> Result<Option<U::Receive>, UntaggedError> {
+fn take_receive<P: ?Sized, U: Ulp<P>>(ulp: &mut U) -> Result<Option<U::Receive>, UntaggedError> {
     match ulp.take_receive() {
         None if !ulp.has_rnr_queue() => Err(UntaggedError::NoBuffer),
         receive => Ok(receive),

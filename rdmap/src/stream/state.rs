@@ -1,6 +1,7 @@
 //! A stream: receipt, transmission, and its end.
 
 use arrayvec::ArrayVec;
+use dgiwarp_codec::Payload;
 use dgiwarp_ddp::error::{TaggedError, UntaggedError};
 use dgiwarp_ddp::wire::control::DV;
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, tagged, untagged};
@@ -13,8 +14,8 @@ use super::responder::{Responder, Segment};
 use super::sends::Sends;
 use super::terminate::{Offender, message};
 use super::{
-    Capabilities, DgiwarpExt, Handled, Header, Message, ReadSource, Response, SendKind,
-    StreamError, TerminateMessage, Ulp,
+    Capabilities, DgiwarpExt, Handled, Header, Message, MessageHeader, ReadSource, Response,
+    SendKind, StreamError, TerminateMessage, Ulp,
 };
 use crate::wire::{
     AtomicOperation, AtomicRequest, AtomicRequestError, AtomicResponse, ImmediateData, Opcode,
@@ -117,9 +118,57 @@ impl<R, Q: Copy> Stream<R, Q> {
             Some(_) => self.handle_untagged(ulpdu, ulp),
         };
         if let Err(error) = result {
-            self.end_by(error, ulpdu);
+            self.end_by(error, ulpdu, ulpdu.len());
         }
         result
+    }
+
+    /// Handles a segment of a message whose payload is apart from its header, as [`handle_ulpdu`](Self::handle_ulpdu) does.
+    ///
+    /// # Errors
+    /// As [`handle_ulpdu`](Self::handle_ulpdu).
+    #[inline]
+    pub fn handle_message_segment<P, U>(
+        &mut self,
+        header: &MessageHeader,
+        payload: &P,
+        ulp: &mut U,
+    ) -> Result<Handled, StreamError>
+    where
+        P: Payload + ?Sized,
+        U: Ulp<P, Receive = R, Request = Q>,
+    {
+        if self.ended {
+            return Ok(Handled::Taken);
+        }
+        let result = match header {
+            MessageHeader::Write(header) => {
+                let placed = ulp.place(header.stag, header.tagged_offset, payload);
+                placed.map_err(StreamError::from).map(|()| {
+                    self.count_write(payload.len(), header.control.last);
+                    Handled::Taken
+                })
+            }
+            MessageHeader::Queued(header, opcode) => {
+                let dgiwarp_ext = &mut self.dgiwarp_ext;
+                self.sends
+                    .handle(header, *opcode, payload, ulp, dgiwarp_ext)
+            }
+        };
+        if let Err(error) = result {
+            let octets = header.emit();
+            self.end_by(error, &octets, octets.len() + payload.len());
+        }
+        result
+    }
+
+    /// A segment of a Write was placed.
+    #[inline]
+    fn count_write(&mut self, length: usize, is_last: bool) {
+        self.sends.last_write.count(length, is_last);
+        if is_last {
+            self.dgiwarp_ext.count_placed();
+        }
     }
 
     fn handle_tagged<U: Ulp<Receive = R, Request = Q>>(
@@ -146,12 +195,7 @@ impl<R, Q: Copy> Stream<R, Q> {
                     let number = number.filter(|_| !self.sends.is_arriving());
                     return Ok(number.map_or(Handled::Taken, Handled::SrqSelected));
                 }
-                self.sends
-                    .last_write
-                    .count(payload.len(), header.control.last);
-                if header.control.last {
-                    self.dgiwarp_ext.count_placed();
-                }
+                self.count_write(payload.len(), header.control.last);
                 Ok(Handled::Taken)
             }
             Opcode::ReadResponse => {
@@ -450,10 +494,11 @@ impl<R, Q: Copy> Stream<R, Q> {
 
     /// Ends the stream for an error of a ULPDU in the RNR queue.
     pub fn fail_at(&mut self, error: StreamError, ulpdu: &[u8]) {
-        self.end_by(error, ulpdu);
+        self.end_by(error, ulpdu, ulpdu.len());
     }
 
-    fn end_by(&mut self, error: StreamError, ulpdu: &[u8]) {
+    /// Ends the stream by an error of the segment that begins with `octets`, at least its DDP header, and has this length.
+    fn end_by(&mut self, error: StreamError, octets: &[u8], length: usize) {
         // A request is checked right after it was admitted to the queue.
         let read_request = match error {
             StreamError::Source(_) => self.responder.latest().and_then(|it| it.read_request()),
@@ -473,8 +518,8 @@ impl<R, Q: Copy> Stream<R, Q> {
             | StreamError::Terminated(_) => None,
         };
         let offender = Offender {
-            octets: ulpdu,
-            length: u16::try_from(ulpdu.len()).unwrap_or(u16::MAX),
+            octets,
+            length: u16::try_from(length).unwrap_or(u16::MAX),
             read_request,
         };
         self.end_with(message(error, Some(offender)));

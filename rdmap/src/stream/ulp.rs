@@ -32,8 +32,8 @@ pub enum SourceUse {
     Atomic,
 }
 
-/// Memory, receive queue and completions behind a stream. RDMA Writes are placed through [`TaggedBuffers`].
-pub trait Ulp: TaggedBuffers {
+/// Memory, receive queue and completions behind a stream. RDMA Writes are placed through [`TaggedBuffers`]. `P` is the payload of a segment.
+pub trait Ulp<P: ?Sized = [u8]>: TaggedBuffers<P> {
     /// A receive taken from the queue.
     type Receive;
     /// Names a Read or atomic work request.
@@ -56,7 +56,7 @@ pub trait Ulp: TaggedBuffers {
         &mut self,
         receive: &Self::Receive,
         offset: u32,
-        payload: &[u8],
+        payload: &P,
     ) -> Result<(), PlaceFailed>;
 
     /// Invalidates an STag of this stream (RFC 5040 §5.3). No octet is placed there after the return.
@@ -85,7 +85,7 @@ pub trait Ulp: TaggedBuffers {
         &mut self,
         request: Self::Request,
         offset: u32,
-        payload: &[u8],
+        payload: &P,
     ) -> Result<(), PlaceFailed>;
 
     /// Completes a Read, whose octets are all placed.

@@ -3,6 +3,7 @@
 mod dgiwarp_ext;
 mod ends;
 mod inbound;
+mod message_header;
 mod requests;
 mod sequences;
 

@@ -1,5 +1,6 @@
 //! Memory, receive queue and completions of a QP, as its stream uses them.
 
+use dgiwarp_codec::PayloadSlice;
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::{TaggedBuffers, TaggedSpan};
 use dgiwarp_ddp::{STag, TaggedOffset};
@@ -13,7 +14,7 @@ use crate::mr::{MrTable, Use};
 use crate::recv_queue::{RecvWqe, Tables, WeakWaiter};
 use crate::sges::scatter;
 use crate::types::{NoReceive, Wc, WcOpcode, WcStatus};
-use dgiwarp_memory::Access;
+use dgiwarp_memory::{Access, Placeable};
 
 /// Failed completion of a receive.
 pub(super) fn failed_receive(wqe: &RecvWqe, qpn: u32, status: WcStatus) -> Wc {
@@ -69,15 +70,15 @@ impl<C> Ulp<'_, C> {
         }
     }
 
-    fn place_answer(
+    fn place_answer<P: Placeable + ?Sized>(
         &mut self,
         number: u64,
         offset: u32,
-        payload: &[u8],
+        payload: &P,
     ) -> Result<(), PlaceFailed> {
         let (mrs, pd) = (self.tables.mrs, self.config.pd);
         let wqe = self.sends.get(number).ok_or(PlaceFailed)?;
-        let placed = scatter(mrs, pd, wqe.data.sink(), offset, payload);
+        let placed = scatter(mrs, pd, wqe.data.sink(), offset, PayloadSlice::new(payload));
         if placed.is_err() {
             self.failed = Some(number);
         }
@@ -85,19 +86,22 @@ impl<C> Ulp<'_, C> {
     }
 }
 
-impl<C: CompletionSink> TaggedBuffers for Ulp<'_, C> {
+impl<C> Ulp<'_, C> {
+    /// Whether messages without a posted receive wait.
+    fn waits_for_receives(&self) -> bool {
+        // Nothing is ever posted to a queue without capacity.
+        self.config.options.no_receive == NoReceive::Wait && self.tables.recv_queue.capacity() > 0
+    }
+}
+
+impl<C: CompletionSink, P: Placeable + ?Sized> TaggedBuffers<P> for Ulp<'_, C> {
     fn check(&self, span: TaggedSpan) -> Result<(), TaggedError> {
         let right = Access::REMOTE_WRITE;
         remote(self.tables.mrs, &self.config, span, right).map(|_| ())
     }
 
     #[inline]
-    fn place(
-        &mut self,
-        stag: STag,
-        start: TaggedOffset,
-        payload: &[u8],
-    ) -> Result<(), TaggedError> {
+    fn place(&mut self, stag: STag, start: TaggedOffset, payload: &P) -> Result<(), TaggedError> {
         let length = u32::try_from(payload.len()).map_err(|_| TaggedError::BaseOrBounds)?;
         let span = TaggedSpan {
             stag,
@@ -105,22 +109,23 @@ impl<C: CompletionSink> TaggedBuffers for Ulp<'_, C> {
             length,
         };
         let right = Access::REMOTE_WRITE;
-        remote(self.tables.mrs, &self.config, span, right)?
+        let region = remote(self.tables.mrs, &self.config, span, right)?;
+        let slice = region
             .reached(start.get(), length, true)
-            .ok_or(TaggedError::BaseOrBounds)?
-            .place(payload);
+            .ok_or(TaggedError::BaseOrBounds)?;
+        payload.place(0, &slice);
         Ok(())
     }
 }
 
-impl<C: CompletionSink> dgiwarp_rdmap::stream::Ulp for Ulp<'_, C> {
+impl<C: CompletionSink, P: Placeable + ?Sized> dgiwarp_rdmap::stream::Ulp<P> for Ulp<'_, C> {
     type Receive = RecvWqe;
     type Request = u64;
 
     fn take_receive(&mut self) -> Option<RecvWqe> {
         // The length of a Send is known with its last segment only, so any receive will do here.
         let queue = self.tables.recv_queue;
-        if self.has_rnr_queue() {
+        if self.waits_for_receives() {
             queue.take_or_wait(self.completions, self.waiter)
         } else {
             queue.take(0, self.completions).ok()
@@ -128,8 +133,7 @@ impl<C: CompletionSink> dgiwarp_rdmap::stream::Ulp for Ulp<'_, C> {
     }
 
     fn has_rnr_queue(&self) -> bool {
-        // Nothing is ever posted to a queue without capacity.
-        self.config.options.no_receive == NoReceive::Wait && self.tables.recv_queue.capacity() > 0
+        self.waits_for_receives()
     }
 
     fn capacity(&self, receive: &RecvWqe) -> u32 {
@@ -140,10 +144,16 @@ impl<C: CompletionSink> dgiwarp_rdmap::stream::Ulp for Ulp<'_, C> {
         &mut self,
         receive: &RecvWqe,
         offset: u32,
-        payload: &[u8],
+        payload: &P,
     ) -> Result<(), PlaceFailed> {
         let pd = self.tables.recv_queue.pd(self.config.pd);
-        scatter(self.tables.mrs, pd, &receive.sges, offset, payload)
+        scatter(
+            self.tables.mrs,
+            pd,
+            &receive.sges,
+            offset,
+            PayloadSlice::new(payload),
+        )
     }
 
     fn invalidate(&mut self, stag: STag) -> Result<(), TaggedError> {
@@ -201,7 +211,7 @@ impl<C: CompletionSink> dgiwarp_rdmap::stream::Ulp for Ulp<'_, C> {
         &mut self,
         request: u64,
         offset: u32,
-        payload: &[u8],
+        payload: &P,
     ) -> Result<(), PlaceFailed> {
         self.place_answer(request, offset, payload)
     }
@@ -212,7 +222,7 @@ impl<C: CompletionSink> dgiwarp_rdmap::stream::Ulp for Ulp<'_, C> {
 
     fn complete_atomic(&mut self, request: u64, original: u64) -> Result<(), PlaceFailed> {
         // The verbs give the value in the byte order of the machine.
-        self.place_answer(request, 0, &original.to_ne_bytes())?;
+        self.place_answer(request, 0, &original.to_ne_bytes()[..])?;
         self.answered(request);
         Ok(())
     }
