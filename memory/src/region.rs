@@ -216,6 +216,20 @@ impl<'a> RegionSlice<'a> {
         self.on_demand
     }
 
+    /// `len` bytes at `ptr`, of memory that nobody has a reference to.
+    ///
+    /// # Safety
+    /// They can be read and written for `'a`, and no reference reaches them.
+    #[cfg(feature = "sockets")]
+    pub(crate) const unsafe fn from_raw(ptr: NonNull<u8>, len: usize) -> Self {
+        Self {
+            ptr,
+            len,
+            on_demand: false,
+            region: PhantomData,
+        }
+    }
+
     /// `len` bytes at `offset` of this slice.
     ///
     /// # Errors

@@ -2,7 +2,10 @@
 
 use dgiwarp_codec::crc;
 
-use super::fpdu::{LENGTH_LEN, pad_len};
+use super::fpdu::pad_len;
+
+/// Octets of ULPDU_Length.
+pub const LENGTH_LEN: usize = super::fpdu::LENGTH_LEN;
 
 /// Octets behind the ULPDU, at most: pad and CRC field.
 const MOST_BEHIND: usize = 3 + crc::LEN;
@@ -39,6 +42,14 @@ pub fn first(octets: &[u8]) -> Option<(&[u8], usize)> {
     (fpdu <= octets.len()).then(|| (&rest[..ulpdu_len], fpdu))
 }
 
+/// The octets of the ULPDU of the first FPDU of `octets` that are there, perhaps not all, with the length of the ULPDU. `None` without a length.
+#[must_use]
+pub fn front(octets: &[u8]) -> Option<(&[u8], usize)> {
+    let (length, rest) = octets.split_first_chunk()?;
+    let ulpdu_len = usize::from(u16::from_be_bytes(*length));
+    Some((&rest[..ulpdu_len.min(rest.len())], ulpdu_len))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +76,11 @@ mod tests {
             assert_eq!((len, ulpdu.len()), (fpdu.len(), 18 + payload.len()));
             for cut in 0..fpdu.len() {
                 assert_eq!(first(&fpdu[..cut]), None);
+                let there = cut.checked_sub(LENGTH_LEN).map(|there| {
+                    let there = there.min(ulpdu.len());
+                    (&ulpdu[..there], ulpdu.len())
+                });
+                assert_eq!(front(&fpdu[..cut]), there);
             }
             let mut deframer = Deframer::new(true, false);
             assert!(!deframer.is_bare());

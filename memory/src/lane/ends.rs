@@ -333,6 +333,38 @@ impl LaneInput {
         Ok(usize::try_from(available).unwrap_or(usize::MAX))
     }
 
+    /// Octets of the ring in use.
+    #[inline]
+    pub(super) const fn ring_size(&self) -> u64 {
+        self.consumer.size()
+    }
+
+    /// `len` octets behind the first `at` of those that are known to be in the lane, up to the end of the ring and from its beginning on.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline]
+    pub(super) fn slices(&self, at: usize, len: usize) -> [RegionSlice<'_>; 2] {
+        let is_there = at
+            .checked_add(len)
+            .is_some_and(|end| end as u64 <= self.consumer.known());
+        assert!(is_there, "no more than the lane holds");
+        let place = Place {
+            position: self.consumer.tail(),
+            size: self.consumer.size(),
+        };
+        let mut found = 0;
+        // SAFETY: no octet, and of memory that is held.
+        let mut slices = [unsafe { RegionSlice::from_raw(self.memory.ring, 0) }; 2];
+        self.memory.parts(place.behind(at), len, |from, _, len| {
+            let from = NonNull::new(from).expect("an address in the ring");
+            // SAFETY: `parts` keeps within the ring, which no reference reaches, and whose mapping is held longer than `self` is borrowed.
+            slices[found] = unsafe { RegionSlice::from_raw(from, len) };
+            found += 1;
+        });
+        slices
+    }
+
     /// Copies octets that are in the lane, behind the first `at` of them, which stay there.
     #[inline]
     pub(super) fn copy_out(&self, at: usize, into: &mut [u8]) {

@@ -7,6 +7,7 @@
 mod arena;
 mod ends;
 mod offer;
+mod part;
 mod protocol;
 mod records;
 mod sync;
@@ -14,6 +15,7 @@ mod sync;
 pub use arena::{Arena, ArenaEnd, ArenaError, OfferedArena};
 pub use ends::{LaneInput, LaneOutput};
 pub use offer::{receive_with_descriptor, send_with_descriptor};
+pub use part::LanePart;
 pub use protocol::LaneCorrupt;
 pub use records::Record;
 

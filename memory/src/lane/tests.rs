@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Buffer, Piece};
+use crate::{Buffer, Piece, Placeable};
+use dgiwarp_codec::Payload;
+use dgiwarp_codec::crc::crc32c_append;
 
 /// Offset of the words of lane 0, and words of a lane.
 const LANE_0: usize = 0x400;
@@ -114,14 +116,14 @@ proptest! {
         }
     }
 
-    /// The stream is a queue of octets, however it is cut, and no end has more than fits.
+    /// The stream is a queue of octets, however it is cut and taken, and no end has more than fits.
     #[test]
-    fn a_lane_is_a_queue_of_octets(steps in prop::collection::vec((any::<bool>(), 0usize..6000), 1..60)) {
+    fn a_lane_is_a_queue_of_octets(steps in prop::collection::vec((0..4u8, 0usize..6000), 1..60)) {
         let mut pair = pair(12);
         let (mut sent, mut received) = (0usize, 0usize);
         let octet = |at: usize| u8::try_from(at % 251).unwrap();
-        for (sends, len) in steps {
-            if sends {
+        for (step, len) in steps {
+            if step < 2 {
                 let octets: Vec<u8> = (sent..sent + len).map(octet).collect();
                 let region = Buffer::zeroed(len).unwrap();
                 region.write(0, &octets);
@@ -134,6 +136,27 @@ proptest! {
                 let taken = pair.ours.0.write(&pieces).unwrap();
                 prop_assert_eq!(taken, len.min(4096 - (sent - received)));
                 sent += taken;
+            } else if step == 2 {
+                let is_there = len <= sent - received;
+                let held = pair.theirs.1.holds(len).unwrap();
+                prop_assert_eq!(held, (is_there || len <= 2048).then_some(is_there));
+                if is_there {
+                    let at = len / 3;
+                    let part = pair.theirs.1.part(at, len - at);
+                    prop_assert_eq!(Payload::len(&part), len - at);
+                    let to = Buffer::zeroed(len).unwrap();
+                    let region = to.region();
+                    // In two pieces, so that one begins inside.
+                    let second = (len - at) / 2;
+                    part.place(second, &region.slice(at + second, len - at - second).unwrap());
+                    part.place(0, &region.slice(at, second).unwrap());
+                    let expected: Vec<u8> = (received + at..received + len).map(octet).collect();
+                    prop_assert_eq!(&to.to_vec(at, len - at), &expected);
+                    let crc = Payload::crc(&part, second, len - at - second, 7);
+                    prop_assert_eq!(crc, crc32c_append(7, &expected[second..]));
+                    pair.theirs.1.release(len);
+                    received += len;
+                }
             } else {
                 let mut octets = vec![0; len];
                 let (taken, _) = pair.theirs.1.read(&mut octets).unwrap();

@@ -30,7 +30,7 @@ pub use end::RcEnd;
 pub(crate) use end::terminated;
 pub use engine::{RcEngine, flush_receives};
 pub use llp::Llp;
-pub use receive::ShortInput;
+pub use receive::{DirectFront, DirectInput, ShortInput};
 pub use state::RcConfig;
 pub use transmit::ROOM;
 pub(crate) use transmit::update;

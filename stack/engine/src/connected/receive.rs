@@ -1,5 +1,6 @@
 //! Reception: ULPDUs go to the stream, or wait for a posted receive.
 
+mod direct;
 mod short;
 
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use dgiwarp_rdmap::stream::{
     Handled, Peer, StreamError, UNLIMITED_RETRIES, begins_work, overtakes,
 };
 
+pub use self::direct::{DirectFront, DirectInput};
 pub use self::short::ShortInput;
 use super::end::RcEnd;
 use super::engine::RcEngine;

@@ -4,7 +4,7 @@ use std::io;
 
 use dgiwarp_engine::connected::Taken;
 use dgiwarp_memory::Piece;
-use dgiwarp_memory::lane::LaneCorrupt;
+use dgiwarp_memory::lane::{LaneCorrupt, LanePart};
 
 use crate::driver::same_host::ends::LaneEnds;
 use crate::driver::tcp::counted_tcp::{CountedTcp, InputRoom};
@@ -13,6 +13,8 @@ use crate::driver::tcp::counted_tcp::{CountedTcp, InputRoom};
 const BELLS: usize = 64;
 /// Octets that are peeked for short messages.
 const SHORT: usize = 1024;
+/// Octets of ULPDU_Length and the longest header.
+const FRONT: usize = 20;
 /// Changes of the carrier, and looks at the lane, of one call. An honest peer's words need no more.
 const MOST_STEPS: usize = 8;
 
@@ -220,13 +222,32 @@ impl Lanes {
         self.ends.input.peek(&mut self.short).ok()
     }
 
+    /// Peeks the octets that the header of an FPDU has at most, as [`peek`](Self::peek) does.
+    #[inline]
+    pub(crate) fn peek_front(&mut self) -> Option<usize> {
+        self.ends.input.peek(&mut self.short[..FRONT]).ok()
+    }
+
     /// The `len` octets that were [peeked](Self::peek).
     #[inline]
     pub(crate) fn peeked(&self, len: usize) -> &[u8] {
         &self.short[..len]
     }
 
-    /// Releases the first `octets` that were peeked.
+    /// Whether the lane, of which octets were peeked, has `octets` of them. `None` where they need not all be there at one time.
+    #[inline]
+    pub(crate) fn holds(&mut self, octets: usize) -> Option<bool> {
+        // A corrupt lane ends the connection when it is read.
+        self.ends.input.holds(octets).ok()?
+    }
+
+    /// `len` octets behind the first `at` of those that the lane [holds](Self::holds).
+    #[inline]
+    pub(crate) fn part(&self, at: usize, len: usize) -> LanePart<'_> {
+        self.ends.input.part(at, len)
+    }
+
+    /// Releases the first `octets` that were peeked, or are held.
     #[inline]
     pub(crate) fn release(&mut self, octets: usize) {
         let bell = self.ends.input.release(octets);

@@ -1,6 +1,7 @@
-//! Short messages through memory that both ends share, without framing and acknowledgements.
+//! Messages through memory that both ends share: short ones without framing and acknowledgements, long ones placed from where they lie.
 
 use super::*;
+use crate::connected::{DirectFront, DirectInput};
 use dgiwarp_memory::Piece;
 
 /// Memory that takes all.
@@ -29,12 +30,16 @@ impl StreamSink for Lane {
 
 /// Posts a Send of 64 octets. Returns whether the lane took it.
 fn post(end: &mut End, wr_id: u64, lane: &mut Lane) -> bool {
-    let sges = [end.sge(0, 64)];
+    post_of(end, wr_id, lane, 64)
+}
+
+fn post_of(end: &mut End, wr_id: u64, lane: &mut Lane, length: u32) -> bool {
+    let sges = [end.sge(0, length)];
     end.engine.accept(RcSendWqe {
         wr_id,
         work: RcWork::Send { invalidate: None },
         data: RcData::Sges(copy_sges(&sges)),
-        length: 64,
+        length,
         signaled: true,
         solicited: false,
         fence: false,
@@ -136,4 +141,96 @@ fn a_responder_with_messages_before_the_peer_is_detected() {
     server.post_send(8, &[server.sge(0, 64)]);
     client.work(|_, _, _| ());
     short_both_ways(&mut client, &mut server);
+}
+
+/// Takes the FPDUs of long messages from the lane, directly. Returns the last result.
+fn take_direct(end: &mut End, lane: &mut Lane) -> Option<DirectInput> {
+    let octets = std::mem::take(&mut lane.0);
+    let tables = Tables {
+        mrs: &end.mrs,
+        recv_queue: &end.receives,
+    };
+    let (mut at, mut result) = (0, None);
+    while at < octets.len() {
+        // No more than the longest header is needed.
+        let front = DirectFront::parse(&octets[at..octets.len().min(at + 20)])?;
+        let payload = &octets[at + front.at..at + front.at + front.payload_len];
+        result = Some(
+            end.engine
+                .handle_direct_input(&front, payload, tables, &mut end.completed),
+        );
+        at += front.fpdu_len;
+    }
+    result
+}
+
+#[test]
+fn long_messages_are_placed_from_where_they_lie() {
+    let (mut client, mut server) = unknown_pair();
+    client.work(|_, _, _| ());
+    short_both_ways(&mut client, &mut server);
+    client.memory.write(0, &[7; 1300]);
+    let mut lane = Lane::default();
+    server.post_recv(30, 4000, 1300);
+    assert!(post_of(&mut client, 30, &mut lane, 1300));
+    assert!(server.engine.takes_short_input());
+    assert_eq!(
+        take_direct(&mut server, &mut lane),
+        Some(DirectInput::Placed)
+    );
+    assert_eq!(
+        server.memory.to_vec(4000, 1301),
+        [vec![7; 1300], vec![0]].concat()
+    );
+    let received = server.completed.received.last().unwrap();
+    assert_eq!((received.wr_id, received.byte_len), (30, 1300));
+    client
+        .engine
+        .acknowledged_in_memory(server.engine.placed(), &mut client.completed);
+    assert_eq!(client.completed.sent.last().unwrap().wr_id, 30);
+}
+
+#[test]
+fn a_long_message_without_a_receive_is_left_where_it_lies() {
+    let (mut client, mut server) = unknown_pair();
+    client.work(|_, _, _| ());
+    short_both_ways(&mut client, &mut server);
+    let mut lane = Lane::default();
+    assert!(post_of(&mut client, 30, &mut lane, 1300));
+    let octets = lane.0.clone();
+    let before = server.engine.placed();
+    assert_eq!(
+        take_direct(&mut server, &mut lane),
+        Some(DirectInput::Other)
+    );
+    assert_eq!(server.engine.placed(), before);
+    // It waits, as one of any carrier.
+    server.arrive(&[octets]);
+    assert!(!server.engine.takes_short_input());
+    server.post_recv(31, 0, 1300);
+    server.work(|engine, tables, completed| engine.receive_posted(now(), tables, completed));
+    assert_eq!(server.completed.received.last().unwrap().wr_id, 31);
+}
+
+#[test]
+fn a_long_message_that_does_not_fit_ends_the_connection() {
+    let (mut client, mut server) = unknown_pair();
+    client.work(|_, _, _| ());
+    short_both_ways(&mut client, &mut server);
+    let mut lane = Lane::default();
+    server.post_recv(30, 4000, 1299);
+    assert!(post_of(&mut client, 30, &mut lane, 1300));
+    assert_eq!(
+        take_direct(&mut server, &mut lane),
+        Some(DirectInput::Ended)
+    );
+    assert_eq!(server.memory.to_vec(4000, 1300), vec![0; 1300]);
+    let received = server.completed.received.last().unwrap();
+    assert_eq!(received.status, WcStatus::LocalLength);
+    server.work(|_, _, _| ());
+    client.arrive(&server.take(1000));
+    assert!(matches!(
+        client.engine.end(),
+        Some(RcEnd::Stream(StreamError::Terminated(_)))
+    ));
 }

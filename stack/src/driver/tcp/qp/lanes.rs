@@ -12,7 +12,7 @@ use crate::driver::same_host::meeting::{Guest, Invited, Refused};
 use crate::driver::tcp::lanes::Lanes;
 use crate::driver::tcp::pipe::Pipe;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
-use dgiwarp_engine::connected::RcEngine;
+use dgiwarp_engine::connected::{DirectFront, DirectInput, RcEngine};
 use dgiwarp_engine::cq_ring::CompletionSink;
 
 /// Octets that leave next go by memory, or did: the engine follows.
@@ -40,6 +40,9 @@ pub(super) fn follow_input(
         engine.acknowledged_in_memory(lanes.placed_by_peer(), completions);
     }
 }
+
+/// Octets of long messages that one call takes.
+const DIRECT_TURN: usize = 256 << 10;
 
 impl Link {
     /// Counters of the engine and of the lanes.
@@ -181,7 +184,10 @@ impl RcShared {
         let octets = lanes.peeked(len);
         let input = engine.handle_short_input(clock::now, octets, self.tables(), &mut completions);
         if input.octets == 0 {
-            return None;
+            return match self.receive_direct(inner, len) {
+                Some(Received::Nothing) if acknowledged => Some(Received::Something),
+                received => received,
+            };
         }
         lanes.report_placed(engine.placed());
         lanes.release(input.octets);
@@ -190,6 +196,41 @@ impl RcShared {
             self.work(inner);
         }
         Some(Received::Something)
+    }
+
+    /// Receives long messages from the lane, of which the first `peeked` octets are peeked, straight to the program's memory. `None` where the
+    /// input is for [`receive_once`](Self::receive_once).
+    fn receive_direct(&self, inner: &mut RcInner, mut peeked: usize) -> Option<Received> {
+        let Link { engine, pipe, .. } = inner.link.as_mut()?;
+        let lanes = pipe.lanes_mut()?;
+        let mut taken = 0;
+        while let Some(front) = DirectFront::parse(lanes.peeked(peeked)) {
+            match lanes.holds(front.fpdu_len) {
+                Some(true) => {}
+                Some(false) if taken == 0 => return Some(Received::Nothing),
+                None if taken == 0 => return None,
+                Some(false) | None => break,
+            }
+            let payload = lanes.part(front.at, front.payload_len);
+            let mut completions = self.completions();
+            match engine.handle_direct_input(&front, &payload, self.tables(), &mut completions) {
+                DirectInput::Placed => {}
+                DirectInput::Ended => {
+                    lanes.release(front.fpdu_len);
+                    self.work(inner);
+                    return Some(Received::Something);
+                }
+                DirectInput::Other => break,
+            }
+            lanes.report_placed(engine.placed());
+            lanes.release(front.fpdu_len);
+            taken += front.fpdu_len;
+            if taken >= DIRECT_TURN {
+                break;
+            }
+            peeked = lanes.peek_front()?;
+        }
+        (taken > 0).then_some(Received::Something)
     }
 
     /// Exchanges numbers of placed messages with the peer, where memory is shared.
