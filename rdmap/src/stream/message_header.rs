@@ -7,11 +7,13 @@ use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, tagged, untagged}
 use super::Header;
 use crate::wire::Opcode;
 
-/// Header of a segment of a Send, of Immediate Data, or of an RDMA Write.
+/// Header of a segment of a Send, of Immediate Data, of an RDMA Write, or of a Read Response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageHeader {
     /// A segment of an RDMA Write.
     Write(TaggedHeader),
+    /// A segment of a Read Response.
+    ReadResponse(TaggedHeader),
     /// A segment of a message of queue 0.
     Queued(UntaggedHeader, Opcode),
 }
@@ -27,9 +29,15 @@ impl MessageHeader {
         }
         if control.tagged {
             let (header, _) = TaggedHeader::parse(front).ok()?;
-            let is_write = Opcode::parse(header.rsvd_ulp) == Ok(Opcode::Write);
             // RTR indications and notices are empty Writes.
-            return (is_write && ulpdu_len > tagged::LEN).then_some(Self::Write(header));
+            if ulpdu_len <= tagged::LEN {
+                return None;
+            }
+            return match Opcode::parse(header.rsvd_ulp) {
+                Ok(Opcode::Write) => Some(Self::Write(header)),
+                Ok(Opcode::ReadResponse) => Some(Self::ReadResponse(header)),
+                Ok(_) | Err(_) => None,
+            };
         }
         let (header, _) = UntaggedHeader::parse(front).ok()?;
         let opcode = Opcode::parse(header.rsvd_ulp).ok()?;
@@ -46,19 +54,25 @@ impl MessageHeader {
         (is_queued && ulpdu_len >= untagged::LEN).then_some(Self::Queued(header, opcode))
     }
 
+    /// Whether it may complete work requests of this end.
+    #[must_use]
+    pub const fn is_answer(&self) -> bool {
+        matches!(self, Self::ReadResponse(_))
+    }
+
     /// Octets of the header.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no header is empty")]
     pub const fn len(&self) -> usize {
         match self {
-            Self::Write(_) => tagged::LEN,
+            Self::Write(_) | Self::ReadResponse(_) => tagged::LEN,
             Self::Queued(..) => untagged::LEN,
         }
     }
 
     pub(super) fn emit(&self) -> Header {
         match self {
-            Self::Write(header) => header.emit().into_iter().collect(),
+            Self::Write(header) | Self::ReadResponse(header) => header.emit().into_iter().collect(),
             Self::Queued(header, _) => header.emit().into_iter().collect(),
         }
     }

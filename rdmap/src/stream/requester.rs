@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use dgiwarp_codec::Payload;
 use dgiwarp_ddp::error::{TaggedError, UntaggedError};
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader};
 use dgiwarp_ddp::{Msn, QueueNumber, STag, TaggedOffset};
@@ -129,12 +130,16 @@ impl<Q: Copy> Requester<Q> {
 
     /// Handles a segment of a Read Response. RFC 5040 §5.2.2 does not require that STag, TO and length are compared with the request;
     /// they always are here, so that a response is placed only where its own request asks for octets.
-    pub(super) fn handle_read_response<U: Ulp<Request = Q>>(
+    pub(super) fn handle_read_response<P, U>(
         &mut self,
         header: &TaggedHeader,
-        payload: &[u8],
+        payload: &P,
         ulp: &mut U,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), StreamError>
+    where
+        P: Payload + ?Sized,
+        U: Ulp<P, Request = Q>,
+    {
         let Some(read) = self.reads.front_mut() else {
             return Err(TaggedError::InvalidStag.into());
         };

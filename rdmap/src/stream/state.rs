@@ -149,6 +149,10 @@ impl<R, Q: Copy> Stream<R, Q> {
                     Handled::Taken
                 })
             }
+            MessageHeader::ReadResponse(header) => {
+                let placed = self.requester.handle_read_response(header, payload, ulp);
+                placed.map(|()| Handled::Taken)
+            }
             MessageHeader::Queued(header, opcode) => {
                 let dgiwarp_ext = &mut self.dgiwarp_ext;
                 self.sends

@@ -32,12 +32,8 @@ fn ulpdus() -> impl Strategy<Value = Vec<Vec<u8>>> {
         |(control, opcode, word, queue, msn, offset, (len, fill), inside)| {
             let mut ulpdu = vec![control, opcode];
             if control & 0x80 != 0 {
-                ulpdu.extend_from_slice(&STAG.min(word.wrapping_add(STAG)).to_be_bytes());
-                let to = if inside {
-                    BASE + u64::from(word)
-                } else {
-                    u64::from(msn)
-                };
+                ulpdu.extend_from_slice(&word.to_be_bytes());
+                let to = if inside { BASE + u64::from(msn) } else { 0 };
                 ulpdu.extend_from_slice(&to.to_be_bytes());
             } else {
                 for field in [word, queue, msn, offset * 8] {
@@ -56,9 +52,16 @@ proptest! {
     fn a_segment_in_two_parts_is_one(ulpdus in ulpdus(), waits: bool, cut in 0usize..40) {
         let one = || {
             let stream = Stream::new(Depths { ird: 1, ord: 1 });
+            let mut stream = stream.with_extensions(Capabilities::SAME_HOST);
             let mut memory = Memory::with_receives(&[40, 100]);
             memory.waits = waits;
-            (stream.with_extensions(Capabilities::SAME_HOST), memory)
+            let source = ReadSource {
+                stag: STag::new(STAG),
+                start: TaggedOffset::new(BASE),
+                length: 60,
+            };
+            stream.read(source, memory.sink(60));
+            (stream, memory)
         };
         let ((mut whole, mut expected), (mut apart, mut memory)) = (one(), one());
         for ulpdu in ulpdus {

@@ -9,7 +9,7 @@ use crate::connected::ulp::Ulp;
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::Tables;
 
-/// The front of an FPDU that may be placed directly.
+/// The front of an FPDU whose payload may be placed directly.
 #[derive(Debug, Clone, Copy)]
 pub struct DirectFront {
     header: MessageHeader,
@@ -26,6 +26,8 @@ pub struct DirectFront {
 pub enum DirectInput {
     /// Its segment was placed.
     Placed,
+    /// So was that of an answer to this end: work requests that wait for it may leave now.
+    Answered,
     /// The connection has ended.
     Ended,
     /// Nothing has happened: it is for [`handle_input`](RcEngine::handle_input).
@@ -77,6 +79,10 @@ impl RcEngine {
         self.counters
             .count_received(front.header.len() + front.payload_len);
         match result {
+            Ok(_) if front.header.is_answer() => {
+                self.complete_sends(completions);
+                DirectInput::Answered
+            }
             Ok(_) => DirectInput::Placed,
             Err(error) => {
                 self.fail((error, blamed), tables, completions);

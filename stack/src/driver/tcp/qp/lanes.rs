@@ -203,7 +203,7 @@ impl RcShared {
     fn receive_direct(&self, inner: &mut RcInner, mut peeked: usize) -> Option<Received> {
         let Link { engine, pipe, .. } = inner.link.as_mut()?;
         let lanes = pipe.lanes_mut()?;
-        let mut taken = 0;
+        let (mut taken, mut answered) = (0, false);
         while let Some(front) = DirectFront::parse(lanes.peeked(peeked)) {
             match lanes.holds(front.fpdu_len) {
                 Some(true) => {}
@@ -215,6 +215,7 @@ impl RcShared {
             let mut completions = self.completions();
             match engine.handle_direct_input(&front, &payload, self.tables(), &mut completions) {
                 DirectInput::Placed => {}
+                DirectInput::Answered => answered = true,
                 DirectInput::Ended => {
                     lanes.release(front.fpdu_len);
                     self.work(inner);
@@ -228,7 +229,10 @@ impl RcShared {
             if taken >= DIRECT_TURN {
                 break;
             }
-            peeked = lanes.peek_front()?;
+            peeked = lanes.peek_front().unwrap_or(0);
+        }
+        if answered {
+            self.work(inner);
         }
         (taken > 0).then_some(Received::Something)
     }
