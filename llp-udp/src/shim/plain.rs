@@ -63,3 +63,17 @@ pub fn open<P: Payload + ?Sized>(
     }
     Ok((format_of(datagram.len(), segment)?, segment))
 }
+
+/// Opens a datagram whose CRC is not checked.
+///
+/// # Errors
+/// [`OpenError`]: the datagram is to be dropped.
+#[inline]
+pub(super) fn open_unchecked<P: Payload + ?Sized>(
+    datagram: PayloadSlice<'_, P>,
+) -> Result<(Format, PayloadSlice<'_, P>), OpenError> {
+    let (segment, _) = datagram
+        .split_last::<{ crc::LEN }>()
+        .ok_or(OpenError::TooShort(datagram.len()))?;
+    Ok((format_of(datagram.len(), segment)?, segment))
+}

@@ -1,6 +1,7 @@
 //! Records of a lane: datagrams, each with its length in front (rfc-notes/same-host.md).
 
 use super::ends::{LaneInput, LaneOutput};
+use super::part::LanePart;
 use super::protocol::LaneCorrupt;
 use crate::Piece;
 
@@ -79,6 +80,25 @@ impl LaneInput {
         Ok(Some(record))
     }
 
+    /// The octets of the record that is the [next](Self::next_record) one, until it is [released](Self::release_record).
+    ///
+    /// # Panics
+    /// If there is no such record.
+    #[inline]
+    #[must_use]
+    pub fn record_part(&self, record: Record) -> LanePart<'_> {
+        self.part(HEADER, record.octets as usize)
+    }
+
+    /// Releases that record. Returns whether the sending end is to be rung.
+    ///
+    /// # Panics
+    /// If there is no such record.
+    #[inline]
+    pub fn release_record(&mut self, record: Record) -> bool {
+        self.release(record.octets_in_lane())
+    }
+
     /// Copies the record out that is the [next](Self::next_record) one. Returns whether the sending end is to be rung.
     ///
     /// # Panics
@@ -86,6 +106,6 @@ impl LaneInput {
     #[inline]
     pub fn take_record(&mut self, record: Record, into: &mut [u8]) -> bool {
         self.copy_out(HEADER, &mut into[..record.octets as usize]);
-        self.release(record.octets_in_lane())
+        self.release_record(record)
     }
 }

@@ -195,6 +195,7 @@ impl NullLlp {
         self.engine
             .transmit(self.now, 1, &self.mrs, &mut self.network, &mut self.ring);
         let arrival = Arrival {
+            by_memory: false,
             from: self.peer,
             to: None,
             to_group: false,

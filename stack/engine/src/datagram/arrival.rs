@@ -16,6 +16,8 @@ pub struct Arrival<'a, P: ?Sized = [u8]> {
     pub to: Option<IpAddr>,
     /// Whether that is a group's: such datagrams are never answered (§6).
     pub to_group: bool,
+    /// Whether they came through memory of this host: their CRC is not checked.
+    pub by_memory: bool,
     /// One datagram, or several of equal length and a last one.
     pub octets: &'a P,
     /// Length of each datagram but the last, in octets.

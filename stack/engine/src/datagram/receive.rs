@@ -80,7 +80,12 @@ pub(super) fn handle_input<C: CompletionSink, P: Placeable + ?Sized>(
     let mut last = None;
     for datagram in PayloadSlice::new(arrival.octets).chunks(arrival.stride) {
         envelope.datagram = datagram.len();
-        let handled = match shim.open(now, arrival.from, datagram) {
+        let opened = if arrival.by_memory {
+            shim.open_unchecked(now, arrival.from, datagram)
+        } else {
+            shim.open(now, arrival.from, datagram)
+        };
+        let handled = match opened {
             Ok(Opened::Segment(format, segment)) => {
                 takers.handle(&mut envelope, format, segment, &mut ulp)
             }

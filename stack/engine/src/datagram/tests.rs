@@ -184,6 +184,7 @@ impl End {
 
     fn receive(&mut self, datagram: &[u8]) {
         let arrival = Arrival {
+            by_memory: false,
             from: Peer::ip("192.0.2.1:1".parse().unwrap()),
             to: None,
             to_group: false,

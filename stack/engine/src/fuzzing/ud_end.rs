@@ -263,6 +263,7 @@ impl End {
     /// A datagram arrives.
     pub(super) fn receive(&mut self, datagram: &[u8], from: Peer, to_group: bool) {
         let arrival = Arrival {
+            by_memory: false,
             from,
             to: Some(Ipv4Addr::LOCALHOST.into()),
             to_group,

@@ -172,6 +172,7 @@ impl End {
             recv_queue: &self.queue,
         };
         let arrival = Arrival {
+            by_memory: false,
             from,
             to: None,
             to_group: false,

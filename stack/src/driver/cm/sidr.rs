@@ -326,6 +326,7 @@ impl Worker {
                 }
             };
             let arrival = Arrival {
+                by_memory: false,
                 from: received.from,
                 to: received.to,
                 to_group: false,

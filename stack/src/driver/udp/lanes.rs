@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::{Peer, Train};
 use dgiwarp_memory::Piece;
-use dgiwarp_memory::lane::{LaneCorrupt, Record};
+use dgiwarp_memory::lane::{LaneCorrupt, LanePart, Record};
 
 use crate::QpCounters;
 use crate::driver::same_host::ends::LaneEnds;
@@ -19,6 +19,18 @@ const LATE: Duration = Duration::from_millis(100);
 const BELLS: usize = 64;
 /// Octets that a ring has room for after it has grown, if memory allows: about as many as are under way.
 const ROOM: usize = 1 << 20;
+
+/// Octets of the longest record that is copied out of a lane by [`poll_or_find`](DatagramLanes::poll_or_find).
+const LONGEST_COPIED: u32 = 1024;
+
+/// What a poll of the lane brought.
+#[derive(Debug)]
+pub(crate) enum Polled {
+    /// Datagrams, in the receive buffer.
+    Copied(Received),
+    /// A record that is still in the lane.
+    Found(Record),
+}
 
 /// Datagrams that go by the socket though there are lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,21 +241,69 @@ impl DatagramLanes {
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the lane is empty.
     #[inline]
     pub(crate) fn poll(&mut self, port: &Port, buffer: &mut ReceiveBuffer) -> io::Result<Received> {
-        let Some(record) = self.next_record(buffer.all_octets().len()) else {
-            return self
-                .take_held(buffer)
-                .ok_or_else(|| io::ErrorKind::WouldBlock.into());
-        };
+        match self.next_record(buffer.all_octets().len()) {
+            Some(record) => Ok(self.take(record, port, buffer)),
+            None => self.poll_held(buffer),
+        }
+    }
+
+    /// Receives from the lane, without the socket; a long record is found only, and stays there.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    #[inline]
+    pub(crate) fn poll_or_find(
+        &mut self,
+        port: &Port,
+        buffer: &mut ReceiveBuffer,
+    ) -> io::Result<Polled> {
+        match self.next_record(buffer.all_octets().len()) {
+            Some(record) if record.octets > LONGEST_COPIED => Ok(Polled::Found(record)),
+            Some(record) => Ok(Polled::Copied(self.take(record, port, buffer))),
+            None => self.poll_held(buffer).map(Polled::Copied),
+        }
+    }
+
+    /// The octets of a record that was [found](Self::poll_or_find).
+    #[inline]
+    pub(crate) fn found(&self, record: Record) -> LanePart<'_> {
+        self.ends.input.record_part(record)
+    }
+
+    /// Releases a record that was [found](Self::poll_or_find).
+    #[inline]
+    pub(crate) fn release_found(&mut self, record: Record, port: &Port) {
+        self.octets_received += u64::from(record.octets);
+        if self.ends.input.release_record(record) {
+            self.ring(port);
+        }
+    }
+
+    /// Copies a record out.
+    #[inline]
+    fn take(&mut self, record: Record, port: &Port, buffer: &mut ReceiveBuffer) -> Received {
         self.octets_received += u64::from(record.octets);
         if self.ends.input.take_record(record, buffer.all_octets()) {
             self.ring(port);
         }
-        Ok(Received {
+        self.received(record)
+    }
+
+    /// A record as the result of a receive call.
+    #[inline]
+    pub(crate) fn received(&self, record: Record) -> Received {
+        Received {
             len: record.octets as usize,
             stride: record.stride.into(),
             from: self.peer,
             to: Some(self.local),
-        })
+        }
+    }
+
+    #[inline]
+    fn poll_held(&mut self, buffer: &mut ReceiveBuffer) -> io::Result<Received> {
+        self.take_held(buffer)
+            .ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
     #[inline]

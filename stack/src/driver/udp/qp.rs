@@ -1,5 +1,6 @@
 //! A datagram QP: its engine with its ports, shared by posting and polling threads.
 
+mod lanes;
 mod member;
 mod transmit_sink;
 
@@ -310,20 +311,6 @@ impl UdShared {
         }
     }
 
-    /// Receives from the lane of a socket alone.
-    #[inline]
-    fn receive_from_lane(
-        &self,
-        inner: &mut UdInner,
-        index: SocketIndex,
-        buffer: &mut ReceiveBuffer,
-    ) -> bool {
-        let Some(received) = inner.ports.poll_lane(index, buffer) else {
-            return false;
-        };
-        self.took(inner, index, buffer, received)
-    }
-
     /// Handles the result of a receive call. Returns whether there was anything.
     #[inline(always)]
     fn took(
@@ -358,6 +345,7 @@ impl UdShared {
         let now = clock::coarse();
         let to_group = inner.ports.is_to_group(index, received.to);
         let arrival = Arrival {
+            by_memory: false,
             from: received.from,
             to: received.to,
             to_group,
@@ -368,8 +356,22 @@ impl UdShared {
             inner.engine.count_drop(DropReason::Malformed);
             return;
         }
+        self.work_around(inner, (now, index), received, |inner| {
+            self.take_in(inner, now, arrival);
+        });
+    }
+
+    /// Handles received datagrams with `handle`, and does the work that follows.
+    #[inline(always)]
+    fn work_around(
+        &self,
+        inner: &mut UdInner,
+        (now, index): (Instant, SocketIndex),
+        received: Received,
+        handle: impl FnOnce(&mut UdInner),
+    ) {
         let behind = inner.engine.has_output();
-        self.take_in(inner, now, arrival);
+        handle(inner);
         if behind {
             // The next poll transmits.
             self.remember_unsent();
@@ -381,7 +383,7 @@ impl UdShared {
             Advice::Stay => {}
             Advice::Connect(place) => {
                 if let Some(local) = received.to
-                    && !to_group
+                    && !inner.ports.is_to_group(index, received.to)
                 {
                     self.connect(inner, now, place, received.from, local);
                 }
@@ -471,6 +473,7 @@ impl UdShared {
             match received {
                 Ok(received) => {
                     let arrival = Arrival {
+                        by_memory: false,
                         from: received.from,
                         to: received.to,
                         to_group: false,

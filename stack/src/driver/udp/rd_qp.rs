@@ -324,6 +324,7 @@ impl RdShared {
             return true;
         }
         let arrival = Arrival {
+            by_memory: false,
             from: received.from,
             to: received.to,
             to_group: received.to.is_some_and(|to| to.is_multicast()),

@@ -236,6 +236,7 @@ impl Qp {
         ledger: &RefCell<Ledger>,
     ) {
         let arrival = Arrival {
+            by_memory: false,
             from: Peer::ip(socket_addr(from)),
             to: Some(socket_addr(self.address).ip()),
             to_group: false,

@@ -298,6 +298,7 @@ impl World {
             }
             let behind = self.target.engine.has_output();
             let arrival = Arrival {
+                by_memory: false,
                 from,
                 to: None,
                 to_group: false,

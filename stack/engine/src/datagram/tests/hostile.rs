@@ -97,6 +97,7 @@ impl Victim {
 
     fn receive(&mut self, now: Instant, datagram: &[u8], to_group: bool) {
         let arrival = Arrival {
+            by_memory: false,
             from: Peer::ip("192.0.2.1:1".parse().unwrap()),
             to: Some([192, 0, 2, 2].into()),
             to_group,

@@ -15,6 +15,7 @@ fn target_at() -> Peer {
 fn hear(end: &mut End, from: Peer, datagrams: &[Vec<u8>]) {
     for octets in datagrams {
         let arrival = Arrival {
+            by_memory: false,
             from,
             to: None,
             to_group: false,
@@ -221,6 +222,7 @@ fn what_was_sent_to_a_group_is_never_answered() {
     reading.reader.transmit(&mut reading.from_reader);
     let datagrams = std::mem::take(&mut reading.from_reader.datagrams);
     let arrival = Arrival {
+        by_memory: false,
         from: reader_at(),
         to: None,
         to_group: true,

@@ -42,6 +42,7 @@ fn deliver<P: Placeable + ?Sized>(
     time: Instant,
 ) -> Option<DropReason> {
     let arrival = Arrival {
+        by_memory: false,
         from,
         to: None,
         to_group: false,
@@ -193,6 +194,7 @@ fn datagrams_are_taken_from_a_region() {
     ring.write(0, &train);
     let region = ring.region();
     let arrival = Arrival {
+        by_memory: false,
         from: at(1),
         to: None,
         to_group: false,
@@ -209,4 +211,47 @@ fn datagrams_are_taken_from_a_region() {
     assert_eq!((dropped, target.wcs.received.len()), (None, 1));
     assert_eq!(target.buffer.to_vec(0, 20_000), octets[..20_000]);
     assert_eq!(target.buffer.to_vec(400_000, 10_000), octets[20_000..]);
+}
+
+/// The CRC of datagrams that came through memory of one host is not checked; what is too short for one is refused.
+#[test]
+fn the_crc_of_datagrams_by_memory_is_not_checked() {
+    let (mut source, mut target) = (End::new(1), End::new(2));
+    source.buffer.write(0, &pattern(100));
+    let sges = [source.sge(0, 100)];
+    source.post(1, SEND, &path(1500), &sges);
+    let mut network = Network::default();
+    source.transmit(&mut network);
+    let mut datagram = network.datagrams[0].clone();
+    *datagram.last_mut().unwrap() ^= 1;
+    let receive = [target.sge(0, 100)];
+    for wr_id in 0..2 {
+        let sges = &receive;
+        target.recv_queue.post(&RecvWr { wr_id, sges }).unwrap();
+    }
+    let mut arrive = |octets: &[u8], by_memory| {
+        let arrival = Arrival {
+            by_memory,
+            from: at(1),
+            to: None,
+            to_group: false,
+            octets,
+            stride: octets.len(),
+        };
+        let tables = Tables {
+            mrs: &target.mrs,
+            recv_queue: &target.recv_queue,
+        };
+        let dropped = target
+            .engine
+            .handle_input(now(), arrival, tables, &mut target.wcs);
+        (dropped, target.wcs.received.len())
+    };
+    assert_eq!(arrive(&datagram, false), (Some(DropReason::BadCrc), 0));
+    assert_eq!(arrive(&datagram, true), (None, 1));
+    for short in 1..6 {
+        let dropped = arrive(&datagram[..short], true);
+        assert_eq!(dropped, (Some(DropReason::Malformed), 1), "{short} octets");
+    }
+    assert_eq!(target.buffer.to_vec(0, 100), pattern(100));
 }

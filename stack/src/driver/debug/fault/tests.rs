@@ -29,6 +29,7 @@ impl Deliver for Log {
 
 fn arrival(octets: &[u8], stride: usize) -> Arrival<'_> {
     Arrival {
+        by_memory: false,
         from: Peer::ip(SocketAddr::from(([127, 0, 0, 1], 7))),
         to: None,
         to_group: false,

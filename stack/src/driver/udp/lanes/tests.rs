@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
 
+use dgiwarp_codec::Payload;
 use dgiwarp_memory::lane::{Arena, ArenaEnd};
 
 use super::*;
@@ -221,4 +222,40 @@ fn what_is_held_is_received_when_the_lanes_have_ended() {
     assert_eq!(pair.receive().unwrap(), b"c");
     assert_eq!(pair.receive(), None);
     assert!(pair.lanes.are_over());
+}
+
+/// Long records stay in the lane until they are released, in order with short ones.
+#[test]
+fn long_records_are_found_where_they_lie() {
+    let mut pair = Pair::new(true);
+    let long: Vec<u8> = (0..2000u32).map(|at| at.to_le_bytes()[0]).collect();
+    let header = [0xd0, 7, 0, 0, 0xe8, 3, 0, 0];
+    let record = [&header[..], &long].concat();
+    pair.file.write_all_at(&record, RING).unwrap();
+    pair.store(HEAD, record.len() as u64);
+    pair.publish(b"s");
+    for _ in 0..2 {
+        let polled = pair.lanes.poll_or_find(&pair.port, &mut pair.buffer);
+        let Ok(Polled::Found(found)) = polled else {
+            panic!("{polled:?}");
+        };
+        let received = pair.lanes.received(found);
+        assert_eq!((received.len, received.stride), (2000, 1000));
+        let mut octets = vec![0; 2000];
+        Payload::copy(&pair.lanes.found(found), 0, &mut octets);
+        assert_eq!(octets, long);
+    }
+    let polled = pair.lanes.poll_or_find(&pair.port, &mut pair.buffer);
+    let Ok(Polled::Found(found)) = polled else {
+        panic!("{polled:?}");
+    };
+    pair.lanes.release_found(found, &pair.port);
+    let polled = pair.lanes.poll_or_find(&pair.port, &mut pair.buffer);
+    let Ok(Polled::Copied(received)) = polled else {
+        panic!("{polled:?}");
+    };
+    assert_eq!(pair.buffer.octets(received.len), b"s");
+    let polled = pair.lanes.poll_or_find(&pair.port, &mut pair.buffer);
+    assert_eq!(polled.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(pair.lanes.octets_received, 2001);
 }

@@ -4,12 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use dgiwarp_llp_udp::Peer;
+use dgiwarp_memory::lane::{LanePart, Record};
 
 use crate::QpCounters;
 use crate::driver::reactor::member::SocketIndex;
 use crate::driver::same_host::ends::LaneEnds;
 use crate::driver::same_host::meeting::Refused;
-use crate::driver::udp::lanes::DatagramLanes;
+use crate::driver::udp::lanes::{DatagramLanes, Polled};
 use crate::driver::udp::port::Port;
 use crate::driver::udp::ports::{Advice, Meeting, Ports, RETIRED, Sibling};
 use crate::driver::udp::socket::{ReceiveBuffer, Received};
@@ -200,6 +201,40 @@ impl Ports {
         let received = lanes.poll(port, buffer);
         self.unannounced |= lanes.take_unannounced();
         Some(received)
+    }
+
+    /// Receives from the lane at a place alone; a long record is found only, and stays there.
+    #[inline]
+    pub(crate) fn poll_lane_or_find(
+        &mut self,
+        index: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+    ) -> Option<std::io::Result<Polled>> {
+        let (port, lanes) = self.with_lanes(index)?;
+        let polled = lanes.poll_or_find(port, buffer);
+        self.unannounced |= lanes.take_unannounced();
+        Some(polled)
+    }
+
+    /// A record that was [found](Self::poll_lane_or_find) at a place, as the result of a receive call.
+    #[inline]
+    pub(crate) fn received(&mut self, index: SocketIndex, record: Record) -> Option<Received> {
+        let (_, lanes) = self.with_lanes(index)?;
+        Some(lanes.received(record))
+    }
+
+    /// Takes the octets of a record that was [found](Self::poll_lane_or_find) at a place with `take`, and releases it.
+    #[inline]
+    pub(crate) fn take_found(
+        &mut self,
+        index: SocketIndex,
+        record: Record,
+        take: impl FnOnce(&LanePart<'_>),
+    ) {
+        if let Some((port, lanes)) = self.with_lanes(index) {
+            take(&lanes.found(record));
+            lanes.release_found(record, port);
+        }
     }
 
     /// Whether datagrams are in lanes that no bell announces, to be asked once.
