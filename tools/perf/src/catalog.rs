@@ -227,6 +227,9 @@ pub(crate) mod subjects {
         UD_SEND = Ud Send;
         UD_WRITE_RECORD = Ud WriteRecord;
         UD_READ = Ud Read;
+        UD_RING_SEND = UdRing Send;
+        RC_RING_SEND = RcRing Send;
+        RC_RING_WRITE = RcRing Write;
         UD_MULTICAST = Ud Multicast;
         UD_BROADCAST = Ud Broadcast;
         RC_CONNECT = Rc Connect;

@@ -69,8 +69,9 @@ pub(crate) const QUANTITIES: &[Quantity] = quantities! {
     "cpu-tcp", "CPU time for each GiB, both sides", "raw TCP": Less 1.30, 1.30;
     "peers-latency", "half round trip up to 32 KiB, better of UD and RC", "the peer": Less 1.0, 1.0;
     "peers-goodput", "goodput from 8 KiB on, better of UD and RC", "the peer, which carries no checksum": More 0.85, 1.0;
-    "peers-shm", "half round trip, better of UD and RC", "the peer in shared memory": Less;
-    "peers-shm-goodput", "goodput from 8 KiB on, better of UD and RC", "the peer in shared memory": More;
+    "peers-shm", "half round trip up to 32 KiB by memory, better of UD and RC", "the peer in shared memory": Less 2.0, 1.3;
+    "peers-shm-short", "goodput at 8 KiB by memory, better of UD and RC", "the peer in shared memory": More 0.8, 1.2;
+    "peers-shm-goodput", "goodput from 64 KiB on by memory, better of UD and RC", "the peer in shared memory": More 1.0, 1.2;
     "thesis-latency", "Write-Record half round trip up to 2 KiB", "RC, better of Send and Write": Less 0.82, 0.82;
     "thesis-goodput", "Write-Record goodput at 1 KiB, messages one by one", "RC, better of Send and Write": More 1.5, 1.5;
     "loss-goodput", "Write-Record goodput under loss", "(1 - loss) of that without": More 0.95, 0.95;

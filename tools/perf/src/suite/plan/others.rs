@@ -1,7 +1,7 @@
 //! Groups that compare with other libraries.
 
-use crate::catalog::Mode;
 use crate::catalog::subjects::*;
+use crate::catalog::{Mode, Subject};
 use crate::machine::host::Wait;
 use crate::programs::peers::{PEERS, Peer, Test};
 use crate::report::size as short;
@@ -12,14 +12,28 @@ use crate::suite::results::Figure;
 /// Other libraries beside all that ours can send a message with.
 pub(super) fn peers(pace: Pace) -> Vec<Planned> {
     let latency = pace.sizes(&[SMALL, KIB, 4 * KIB, 32 * KIB], &[KIB]);
-    let goodput = pace.sizes(&[8 * KIB, 64 * KIB, MIB], &[64 * KIB]);
-    let latency = latency.iter().map(|&size| peers_at(pace, size, false));
-    let goodput = goodput.iter().map(|&size| peers_at(pace, size, true));
-    latency.chain(goodput).collect()
+    let goodput = pace.sizes(&[8 * KIB, 64 * KIB, MIB], &[8 * KIB, 64 * KIB]);
+    let latency = latency.iter().map(|&size| (size, false));
+    let tests = latency.chain(goodput.iter().map(|&size| (size, true)));
+    tests
+        .flat_map(|(size, stream)| {
+            [Way::Sockets, Way::Memory].map(|way| peers_at(pace, size, stream, way))
+        })
+        .collect()
 }
 
-fn peers_at(pace: Pace, size: u64, stream: bool) -> Planned {
-    let ours = [UD_SEND, UD_WRITE_RECORD, RC_SEND, RC_WRITE];
+/// The way of messages between the two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Sockets,
+    Memory,
+}
+
+fn peers_at(pace: Pace, size: u64, stream: bool, way: Way) -> Planned {
+    let ours: &[Subject] = match way {
+        Way::Sockets => &[UD_SEND, UD_WRITE_RECORD, RC_SEND, RC_WRITE],
+        Way::Memory => &[UD_RING_SEND, RC_RING_SEND, RC_RING_WRITE],
+    };
     let (mode, figure) = match stream {
         true => (Mode::Bw, Figure::Goodput),
         false => (Mode::Lat, Figure::Time),
@@ -30,12 +44,15 @@ fn peers_at(pace: Pace, size: u64, stream: bool) -> Planned {
         (false, _) => 2000,
     };
     // One size lists the libraries without a test of goodput.
-    let said = |peer: &Peer| stream && size == 64 * KIB && !peer.shares_memory();
-    let there = PEERS.into_iter();
+    let said = |_: &Peer| stream && size == 64 * KIB && way == Way::Sockets;
+    let of_this_way = |peer: &Peer| peer.shares_memory() == (way == Way::Memory);
+    let there = PEERS.into_iter().filter(of_this_way);
     let peers: Vec<Peer> = there
         .filter(|peer| peer.has(size, stream) || said(peer))
         .collect();
-    let endpoints = ours.map(|subject| Member::of(subject, mode, size, Wait::Spin));
+    let endpoints = ours
+        .iter()
+        .map(|&subject| Member::of(subject, mode, size, Wait::Spin));
     let others = peers.iter().map(|&peer| Member {
         key: peer.name().to_owned(),
         kind: Kind::Peer {
@@ -47,20 +64,25 @@ fn peers_at(pace: Pace, size: u64, stream: bool) -> Planned {
             },
         },
     });
-    let members = endpoints.into_iter().chain(others).collect();
+    let members = endpoints.chain(others).collect();
     let cases = peers.iter().map(|&peer| {
-        let quantity = match (peer.shares_memory(), stream) {
-            (true, false) => "peers-shm",
-            (true, true) => "peers-shm-goodput",
-            (false, false) => "peers-latency",
-            (false, true) => "peers-goodput",
+        let quantity = match (way, stream) {
+            (Way::Memory, false) => "peers-shm",
+            (Way::Memory, true) if size < 64 * KIB => "peers-shm-short",
+            (Way::Memory, true) => "peers-shm-goodput",
+            (Way::Sockets, false) => "peers-latency",
+            (Way::Sockets, true) => "peers-goodput",
         };
         let name = format!("{}, {}", peer.name(), short(size));
         Case {
             base: vec![peer.name().to_owned()],
-            ..Case::new(quantity, name, &ours, &[], figure)
+            ..Case::new(quantity, name, ours, &[], figure)
         }
     });
-    let name = format!("peers {} {}", mode.name(), short(size));
+    let peers = match way {
+        Way::Sockets => "peers",
+        Way::Memory => "memory peers",
+    };
+    let name = format!("{peers} {} {}", mode.name(), short(size));
     pace.group(Place::Lo, &name, (5, 40), members).with(cases)
 }
