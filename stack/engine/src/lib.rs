@@ -7,6 +7,7 @@
 //! - [`datagram`]: a datagram queue pair (UD, UC);
 //! - [`reliable`]: a reliable datagram queue pair (RD);
 //! - [`connected`]: a connected queue pair (RC);
+//! - [`same_host`]: meetings of datagram queue pairs on one host, and the order of their datagrams;
 //! - [`xrc`]: shared receive queues that the peer names;
 //! - [`cm`]: connection management.
 
@@ -27,6 +28,7 @@ pub mod null_llp;
 mod recording_sink;
 pub mod recv_queue;
 pub mod reliable;
+pub mod same_host;
 mod send_queue;
 pub mod sges;
 pub mod sq_drain;

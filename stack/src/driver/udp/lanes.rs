@@ -2,8 +2,9 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use dgiwarp_engine::same_host::{Carrier, ReceiveCount, SendOrder};
 use dgiwarp_llp_udp::{Peer, Train};
 use dgiwarp_memory::Piece;
 use dgiwarp_memory::lane::{LaneCorrupt, LanePart, Record};
@@ -13,8 +14,6 @@ use crate::driver::same_host::ends::LaneEnds;
 use crate::driver::udp::port::Port;
 use crate::driver::udp::socket::{Leave, ReceiveBuffer, Received};
 
-/// Time after which what the socket has carried is received, or lost.
-const LATE: Duration = Duration::from_millis(100);
 /// Bells that one call takes from the socket.
 const BELLS: usize = 64;
 /// Octets that a ring has room for after it has grown, if memory allows: about as many as are under way.
@@ -32,16 +31,6 @@ pub(crate) enum Polled {
     Found(Record),
 }
 
-/// Datagrams that go by the socket though there are lanes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BySocket {
-    Nothing,
-    /// All: the peer has not been told yet from where on it counts.
-    Uncounted,
-    /// All, since so many datagrams and one more, the last one at this time.
-    Counted(u64, Instant),
-}
-
 /// Lanes to a peer and from it.
 #[derive(Debug)]
 pub(crate) struct DatagramLanes {
@@ -55,10 +44,9 @@ pub(crate) struct DatagramLanes {
     ended: bool,
     /// The peer has put something impossible into shared memory: nothing is received from it any more.
     broken: bool,
-    /// Datagrams go by the socket, until the peer has received all of these: none overtakes another.
-    by_socket: BySocket,
-    /// Datagrams received by the socket, and one more, since the peer's first bell: what was sent before that is not counted.
-    received: Option<u64>,
+    send_order: SendOrder,
+    /// Of the socket.
+    receive_count: ReceiveCount,
     /// A datagram of the socket that records in the lane come before.
     held: Option<(Received, Vec<u8>)>,
     /// A thread polls the lane, and nobody sleeps: no bell is wanted.
@@ -82,8 +70,8 @@ impl DatagramLanes {
             sends: starts,
             ended: false,
             broken: false,
-            by_socket: BySocket::Uncounted,
-            received: None,
+            send_order: SendOrder::default(),
+            receive_count: ReceiveCount::default(),
             held: None,
             is_polled: false,
             unannounced: false,
@@ -131,11 +119,17 @@ impl DatagramLanes {
         if !self.may_send() {
             return false;
         }
-        if self.by_socket != BySocket::Nothing && !self.has_caught_up(now, port) {
-            return false;
+        match self.send_order.carrier(now, || self.ends.input.placed()) {
+            Carrier::Lane => {}
+            Carrier::Socket => return false,
+            Carrier::SocketBehindBell => {
+                self.ring(port);
+                return false;
+            }
         }
         if !self.write(pieces, train) {
-            self.by_socket = BySocket::Counted(self.ends.input.placed(), now);
+            let received = self.ends.input.placed();
+            self.send_order.lane_is_full(now, received);
             return false;
         }
         self.octets_sent += train.octets() as u64;
@@ -147,33 +141,7 @@ impl DatagramLanes {
 
     /// The socket has taken a train.
     pub(crate) fn note_sent(&mut self, now: Instant, train: &Train) {
-        if let BySocket::Counted(sent, at) = &mut self.by_socket {
-            *sent += train.len() as u64;
-            *at = now;
-        }
-    }
-
-    /// Whether the peer has received all that the socket carried.
-    #[inline(never)]
-    fn has_caught_up(&mut self, now: Instant, port: &Port) -> bool {
-        let received = self.ends.input.placed();
-        match self.by_socket {
-            BySocket::Nothing => {}
-            BySocket::Uncounted => {
-                // The peer counts from here on.
-                self.ring(port);
-                self.by_socket = BySocket::Counted(1, now);
-                return false;
-            }
-            // Lost datagrams are not waited for.
-            BySocket::Counted(sent, at)
-                if received < sent && now.saturating_duration_since(at) < LATE =>
-            {
-                return false;
-            }
-            BySocket::Counted(..) => self.by_socket = BySocket::Nothing,
-        }
-        true
+        self.send_order.sent_by_socket(now, train.len());
     }
 
     /// Whether the peer receives what is sent through the lane.
@@ -364,16 +332,10 @@ impl DatagramLanes {
     }
 
     /// Counts datagrams of the socket, and reports them.
-    fn count_received(&mut self, datagrams: u64) {
-        let before = match (self.received, datagrams) {
-            (Some(received), _) => received,
-            // The first bell.
-            (None, 0) => 1,
-            (None, _) => return,
-        };
-        let received = before + datagrams;
-        self.received = Some(received);
-        self.ends.output.report_placed(received);
+    fn count_received(&mut self, datagrams: usize) {
+        if let Some(received) = self.receive_count.received(datagrams) {
+            self.ends.output.report_placed(received);
+        }
     }
 
     /// The datagram that was held, if any.
@@ -410,8 +372,8 @@ impl DatagramLanes {
 }
 
 /// Datagrams of a receive call.
-fn datagrams(received: &Received) -> u64 {
-    received.len.div_ceil(received.stride.max(1)) as u64
+fn datagrams(received: &Received) -> usize {
+    received.len.div_ceil(received.stride.max(1))
 }
 
 impl Drop for DatagramLanes {

@@ -9,6 +9,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use dgiwarp_engine::same_host::Meeting;
 use dgiwarp_llp_udp::Peer;
 
 use crate::driver::reactor::member::SocketIndex;
@@ -32,16 +33,6 @@ const RETIRED_FOR: Duration = Duration::from_millis(20);
 
 /// The socket that was connected to a peer until lately.
 pub(crate) const RETIRED: SocketIndex = 5;
-
-/// Whether a peer on this host was met, to share memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Meeting {
-    /// So many octets were received.
-    NotYet(u64),
-    /// The peer was invited, and has not answered.
-    Invited,
-    Over,
-}
 
 #[derive(Debug)]
 struct Sibling {
@@ -230,7 +221,7 @@ impl Ports {
         if let Some(place) = usize::from(index).checked_sub(1) {
             if let Some(sibling) = self.siblings.get_mut(place).and_then(Option::as_mut) {
                 sibling.last_used = now;
-                if sibling.is_to_be_met(self.meets_after, received) {
+                if sibling.meeting.received(received, self.meets_after) {
                     return Advice::Invite(index);
                 }
             }
@@ -306,7 +297,7 @@ impl Ports {
             last_used: now,
             life: self.next_life(),
             meeting: match self.meets_after {
-                Some(_) => Meeting::NotYet(0),
+                Some(_) => Meeting::NEW,
                 None => Meeting::Over,
             },
             lanes: None,

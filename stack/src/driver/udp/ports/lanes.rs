@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
+use dgiwarp_engine::same_host::{Answer, Meeting};
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_memory::lane::{LanePart, Record};
 
@@ -12,20 +13,8 @@ use crate::driver::same_host::ends::LaneEnds;
 use crate::driver::same_host::meeting::Refused;
 use crate::driver::udp::lanes::{DatagramLanes, Polled};
 use crate::driver::udp::port::Port;
-use crate::driver::udp::ports::{Advice, Meeting, Ports, RETIRED, Sibling};
+use crate::driver::udp::ports::{Advice, Ports, RETIRED, Sibling};
 use crate::driver::udp::socket::{ReceiveBuffer, Received};
-
-impl Sibling {
-    /// Takes note of received octets. Returns whether there are enough of them to meet the peer, once.
-    #[inline]
-    pub(super) fn is_to_be_met(&mut self, after: Option<u64>, received: usize) -> bool {
-        let (Meeting::NotYet(octets), Some(after)) = (&mut self.meeting, after) else {
-            return false;
-        };
-        *octets += received as u64;
-        received > 0 && *octets >= after
-    }
-}
 
 /// The place of a peer that has invited this end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +64,7 @@ impl Ports {
         }
     }
 
-    /// A peer has invited this end. Where both have invited each other, the one with the lower address and port is answered.
+    /// A peer has invited this end.
     pub(crate) fn invited_by(&mut self, now: Instant, peer: Peer) -> Invitee {
         let number = self.main.local_addr().map_or(0, |main| main.port());
         let places = self.places;
@@ -88,17 +77,10 @@ impl Ports {
         };
         let ours = sibling.port.connected_from();
         let ours = ours.map(|ip| SocketAddr::new(ip, number));
-        let life = sibling.life;
-        match sibling.meeting {
-            Meeting::Invited if ours >= peer.socket_addr() => {
-                sibling.meeting = Meeting::Over;
-                Invitee::Instead(life)
-            }
-            Meeting::NotYet(_) => {
-                sibling.meeting = Meeting::Over;
-                Invitee::At(life)
-            }
-            Meeting::Invited | Meeting::Over => Invitee::Nobody,
+        match sibling.meeting.invited(ours, peer.socket_addr()) {
+            Answer::Accept => Invitee::At(sibling.life),
+            Answer::AcceptInstead => Invitee::Instead(sibling.life),
+            Answer::Ignore => Invitee::Nobody,
         }
     }
 
@@ -138,7 +120,7 @@ impl Ports {
         let life = self.next_life();
         if let Some(sibling) = self.sibling_mut(index) {
             sibling.life = life;
-            sibling.meeting = Meeting::NotYet(0);
+            sibling.meeting = Meeting::NEW;
         }
         true
     }
