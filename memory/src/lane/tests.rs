@@ -169,6 +169,28 @@ proptest! {
     }
 }
 
+/// The CRC of a long part, which crosses the end of the ring.
+#[test]
+fn the_crc_of_a_part_is_that_of_its_octets() {
+    let mut pair = pair(16);
+    let sent = |pair: &mut Pair, len: usize| {
+        let octets: Vec<u8> = (0..len).map(|at| u8::try_from(at % 253).unwrap()).collect();
+        let pieces = [Piece::Bytes(&octets)];
+        while pair.ours.0.write(&pieces) == Ok(0) {
+            assert!(pair.ours.0.grow(true));
+        }
+        octets
+    };
+    sent(&mut pair, 60_000);
+    assert_eq!(pair.theirs.1.holds(60_000), Ok(Some(true)));
+    pair.theirs.1.release(60_000);
+    let octets = sent(&mut pair, 20_000);
+    assert_eq!(pair.theirs.1.holds(20_000), Ok(Some(true)));
+    let part = pair.theirs.1.part(0, 20_000);
+    let crc = Payload::crc(&part, 100, 19_000, 9);
+    assert_eq!(crc, crc32c_append(9, &octets[100..19_100]));
+}
+
 /// Pieces begin and end anywhere in what is published at a time.
 #[test]
 fn long_pieces_arrive_as_they_were() {

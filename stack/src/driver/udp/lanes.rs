@@ -22,7 +22,7 @@ const ROOM: usize = 1 << 20;
 /// Octets of the longest record that is copied out of a lane by [`poll_or_find`](DatagramLanes::poll_or_find).
 const LONGEST_COPIED: u32 = 1024;
 
-/// What a poll of the lane brought.
+/// Result of a poll of the lane.
 #[derive(Debug)]
 pub(crate) enum Polled {
     /// Datagrams, in the receive buffer.
