@@ -3,6 +3,7 @@
 use super::*;
 use crate::connected::{DirectFront, DirectInput};
 use dgiwarp_memory::Piece;
+use proptest::prelude::*;
 
 /// Memory that takes all.
 #[derive(Debug, Default)]
@@ -233,4 +234,66 @@ fn a_long_message_that_does_not_fit_ends_the_connection() {
         client.engine.end(),
         Some(RcEnd::Stream(StreamError::Terminated(_)))
     ));
+}
+
+proptest! {
+    /// Octets of a hostile peer in shared memory end the connection, or are placed where a receive is; nothing else is written.
+    #[test]
+    fn hostile_octets_are_placed_in_receives_alone(
+        messages in proptest::collection::vec((1u32..1300, any::<bool>()), 1..6),
+        changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 0..12),
+        receives in 0u64..4,
+    ) {
+        let (mut client, mut server) = unknown_pair();
+        client.work(|_, _, _| ());
+        short_both_ways(&mut client, &mut server);
+        client.memory.write(0, &[7; 1300]);
+        server.memory.write(0, &vec![1; 16_384]);
+        for wr_id in 0..receives {
+            server.post_recv(wr_id, 2000 + wr_id * 1500, 1000);
+        }
+        let mut lane = Lane::default();
+        for (wr_id, (length, writes)) in (0..).zip(messages) {
+            if writes {
+                // A Write of zeros to a key that may be none.
+                lane.0.extend_from_slice(&[0, 40, 0xc1, 0x40, 0, 0, 1, 2]);
+                lane.0.resize(lane.0.len() + 40, 0);
+            } else {
+                post_of(&mut client, wr_id, &mut lane, length);
+            }
+        }
+        let len = lane.0.len();
+        for (at, octet) in changes {
+            lane.0[usize::from(at) % len] = octet;
+        }
+        let octets = lane.0;
+        let mut at = 0;
+        while at < octets.len() && server.engine.end().is_none() {
+            let rest = &octets[at..];
+            let tables = Tables { mrs: &server.mrs, recv_queue: &server.receives };
+            let completed = &mut server.completed;
+            let mut taken = 0;
+            if server.engine.takes_short_input() {
+                let short = &rest[..rest.len().min(600)];
+                taken = server.engine.handle_short_input(now, short, tables, completed).octets;
+                let front = DirectFront::parse(rest).filter(|it| taken == 0 && it.fpdu_len <= rest.len());
+                if let Some(front) = front {
+                    let payload = &rest[front.at..front.at + front.payload_len];
+                    let handled = server.engine.handle_direct_input(&front, payload, tables, completed);
+                    taken = if handled == DirectInput::Other { 0 } else { front.fpdu_len };
+                }
+            }
+            if taken == 0 {
+                server.engine.handle_input(now(), rest, tables, completed);
+                taken = rest.len();
+            }
+            at += taken;
+        }
+        let memory = server.memory.to_vec(0, 16_384);
+        for (at, octet) in memory.iter().enumerate() {
+            let receive = (at as u64).checked_sub(2000).map(|at| (at / 1500, at % 1500));
+            let is_inside = receive.is_some_and(|(receive, at)| receive < receives && at < 1000);
+            prop_assert!(*octet == 1 || is_inside, "octet {at}");
+        }
+    }
 }
