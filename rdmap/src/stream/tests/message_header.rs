@@ -102,8 +102,12 @@ fn only_messages_with_a_whole_header_are_parsed() {
         MessageHeader::parse(&rtr, rtr.len()).is_none(),
         "an empty Write"
     );
-    let parsed = MessageHeader::parse(&rtr, rtr.len() + 1);
-    assert!(matches!(parsed, Some(MessageHeader::Write(_))));
+    let parsed = MessageHeader::parse(&rtr, rtr.len() + 1).unwrap();
+    assert!(matches!(parsed, MessageHeader::Write(_)) && !parsed.is_answer());
+    let mut response = rtr.clone();
+    response[1] = 0x42;
+    let parsed = MessageHeader::parse(&response, rtr.len() + 1).unwrap();
+    assert!(matches!(parsed, MessageHeader::ReadResponse(_)) && parsed.is_answer());
     let read = stream.rtr_read(1);
     assert!(MessageHeader::parse(&read, read.len()).is_none());
 }
