@@ -421,7 +421,9 @@ fn serve_event(set: &PollSet) {
             // A poller is at it.
             None => {
                 set.woken(found);
-                set.step_aside();
+                if set.arming().is_on() {
+                    set.step_aside();
+                }
                 return;
             }
         }

@@ -11,6 +11,8 @@ const LEARN: u32 = 8;
 const RELEARN: u32 = 64;
 /// Polls between two wake-ups of the background thread that make their caller a poller.
 const POLLING: u64 = 16;
+/// Times in a row that the background thread, woken by data, makes way for a thread that polls and comes back at once.
+const WAYS: u32 = 64;
 
 /// Evidence of polling threads on one queue.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub(crate) struct AdaptiveArming {
     to_learn: AtomicU32,
     polls: AtomicU64,
     polls_at_wake: AtomicU64,
+    /// Times in a row that the background thread made way for a poller.
+    ways: AtomicU32,
 }
 
 impl AdaptiveArming {
@@ -31,6 +35,7 @@ impl AdaptiveArming {
             to_learn: AtomicU32::new(LEARN),
             polls: AtomicU64::new(0),
             polls_at_wake: AtomicU64::new(0),
+            ways: AtomicU32::new(0),
         }
     }
 
@@ -49,6 +54,7 @@ impl AdaptiveArming {
         let was_on = self.on.swap(false, Ordering::SeqCst);
         if was_on {
             self.streak.store(0, Ordering::Relaxed);
+            self.ways.store(0, Ordering::Relaxed);
         }
         was_on
     }
@@ -78,6 +84,9 @@ impl AdaptiveArming {
     /// The background thread was woken by data, and `found` it still there. Where a thread polled again and again since
     /// it was last woken, that one would have found the data itself. Returns whether that was enough to stop watching.
     pub(crate) fn woken(&self, found: bool) -> bool {
+        if found {
+            self.ways.store(0, Ordering::Relaxed);
+        }
         let polls = self.polls();
         let before = self.polls_at_wake.swap(polls, Ordering::Relaxed);
         if polls.wrapping_sub(before) >= POLLING {
@@ -87,6 +96,11 @@ impl AdaptiveArming {
             self.streak.store(0, Ordering::Relaxed);
         }
         false
+    }
+
+    /// The background thread makes way for a poller. Returns whether it comes back at once, and does not leave the queue to the poller.
+    pub(crate) fn makes_way(&self) -> bool {
+        self.ways.fetch_add(1, Ordering::Relaxed) < WAYS
     }
 
     /// Evidence so far does not count any more.
@@ -147,6 +161,17 @@ mod tests {
             }
             assert!(!watch.woken(true));
         }
+    }
+
+    /// The background thread comes back for as long as a program may poll for its own message.
+    #[test]
+    fn way_is_made_for_a_while() {
+        let watch = on();
+        assert_eq!(calls_until(|| !watch.makes_way()), 65);
+        assert!(!watch.woken(false));
+        assert!(!watch.makes_way());
+        assert!(!watch.woken(true));
+        assert!(watch.makes_way(), "it found data that nobody took");
     }
 
     /// On one core the background thread is always faster: the polls between its wake-ups are the evidence.

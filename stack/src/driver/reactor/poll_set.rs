@@ -92,6 +92,8 @@ pub(crate) struct PollSet {
     waiters_receive: AtomicBool,
     /// A program may sleep on a channel's descriptor until the background thread has raised an event: it does not step aside.
     event_wanted: AtomicBool,
+    /// Input of a member comes through memory, or did.
+    has_memory_input: AtomicBool,
     /// A member was attached.
     in_use: AtomicBool,
     waker: Arc<Waker>,
@@ -126,6 +128,7 @@ impl PollSet {
             slept_on: AtomicBool::new(false),
             waiters_receive: AtomicBool::new(false),
             event_wanted: AtomicBool::new(false),
+            has_memory_input: AtomicBool::new(false),
             in_use: AtomicBool::new(false),
             waker,
             id,

@@ -98,9 +98,11 @@ impl PollSet {
     }
 
     /// A poller is at work, and the background thread leaves the set to it until the next tick, unless a program may sleep until that thread
-    /// has raised an event.
+    /// has raised an event. Where input comes through memory it comes back at once for a while: a program that polls for the end of its own message, and
+    /// then memory for the peer's, finds that end long before the peer's message is there.
     pub(crate) fn step_aside(&self) {
-        if !self.is_event_wanted() {
+        let comes_back = self.has_memory_input.load(Ordering::Relaxed) && self.arming.makes_way();
+        if !comes_back && !self.is_event_wanted() {
             self.arming.turn(false);
             if !self.is_event_wanted() {
                 return;

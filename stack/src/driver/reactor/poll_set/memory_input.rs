@@ -1,6 +1,7 @@
 //! Members whose input is in memory: no descriptor is readable by it unless the sender rings.
 
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -16,6 +17,7 @@ impl PollSet {
     pub(crate) fn move_input(&self, member: MemberId, fd: BorrowedFd<'_>) {
         // It may be there.
         let _ = self.watch(member, 0, fd);
+        self.has_memory_input.store(true, Ordering::Relaxed);
         self.moved.add(member);
     }
 
