@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::common::node::{Node, SOON};
 use crate::common::{Process, now, role};
 use crate::hostility::control::Client;
-use dgiwarp::{Config, Cq, Operation, Rnic, WcOpcode, WcStatus};
+use dgiwarp::{Config, Cq, Operation, Rnic, SameHostMode, WcOpcode, WcStatus};
 use flood::{Flood, Sources, order};
 use target::{Progress, SOURCE};
 
@@ -76,7 +76,7 @@ impl Stage {
         let told = process.tells("TARGET ", SOON);
         let attacker = Client::start(test, "attacker", &[("TARGET", told.clone())]);
         let words: Vec<u64> = told.split(' ').map(|it| it.parse().unwrap()).collect();
-        let rnic = Rnic::open(Config::default()).unwrap();
+        let rnic = device();
         let cq = rnic.create_cq(1024).unwrap();
         let mut this = Self {
             requesters: Vec::new(),
@@ -190,6 +190,13 @@ impl Stage {
         );
         share
     }
+}
+
+/// A device whose messages go by sockets, within one host as well: the floods are those of a network.
+fn device() -> Rnic {
+    let mut config = Config::default();
+    config.same_host = SameHostMode::Off;
+    Rnic::open(config).unwrap()
 }
 
 /// Runs the part of the calling process that is not the test. Returns whether it was one.
