@@ -181,15 +181,7 @@ impl Shim {
         from: Peer,
         datagram: PayloadSlice<'a, P>,
     ) -> Result<Opened<'a, P>, OpenError> {
-        match self {
-            Self::Plain => {
-                let _ = (now, from);
-                let (format, segment) = plain::open(datagram)?;
-                Ok(Opened::Segment(format, segment))
-            }
-            #[cfg(any(test, feature = "keyed-shim"))]
-            Self::Keyed(keyed) => keyed.open(now, from, datagram),
-        }
+        self.open_as(now, from, datagram, true)
     }
 
     /// Opens a datagram that came through memory of this host: a CRC is not checked.
@@ -203,10 +195,25 @@ impl Shim {
         from: Peer,
         datagram: PayloadSlice<'a, P>,
     ) -> Result<Opened<'a, P>, OpenError> {
+        self.open_as(now, from, datagram, false)
+    }
+
+    #[inline]
+    fn open_as<'a, P: Payload + ?Sized>(
+        &'a mut self,
+        now: Instant,
+        from: Peer,
+        datagram: PayloadSlice<'a, P>,
+        checked: bool,
+    ) -> Result<Opened<'a, P>, OpenError> {
         match self {
             Self::Plain => {
                 let _ = (now, from);
-                let (format, segment) = plain::open_unchecked(datagram)?;
+                let (format, segment) = if checked {
+                    plain::open(datagram)?
+                } else {
+                    plain::open_unchecked(datagram)?
+                };
                 Ok(Opened::Segment(format, segment))
             }
             #[cfg(any(test, feature = "keyed-shim"))]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Time after which what the socket has carried is received, or lost.
-pub const LATE: Duration = Duration::from_millis(100);
+const LATE: Duration = Duration::from_millis(100);
 
 /// Progress of an end towards meeting a peer. A peer is met once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -44,11 +44,11 @@ fn peers_at(pace: Pace, size: u64, stream: bool, way: Way) -> Planned {
         (false, _) => 2000,
     };
     // One size lists the libraries without a test of goodput.
-    let said = |_: &Peer| stream && size == 64 * KIB && way == Way::Sockets;
+    let lists_all = stream && size == 64 * KIB && way == Way::Sockets;
     let of_this_way = |peer: &Peer| peer.shares_memory() == (way == Way::Memory);
     let there = PEERS.into_iter().filter(of_this_way);
     let peers: Vec<Peer> = there
-        .filter(|peer| peer.has(size, stream) || said(peer))
+        .filter(|peer| peer.has(size, stream) || lists_all)
         .collect();
     let endpoints = ours
         .iter()
