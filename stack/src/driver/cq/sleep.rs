@@ -59,6 +59,9 @@ impl CompletionQueue {
                     PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
                 }
             };
+            let flushes = sets.iter().map(|set| set.flush_before_sleep());
+            let goes_on = flushes.fold(false, |any, more| any | more);
+            let timeout = if goes_on { PollTimeout::ZERO } else { timeout };
             if self.poll_sockets(&sets, timeout) == Err(Errno::EINTR) {
                 break Slept::Interrupted;
             }
@@ -84,5 +87,25 @@ impl CompletionQueue {
             self.acknowledge_wake();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::reactor::poll_set::tests::{InMemory, join};
+    use crate::{Config, Rnic};
+
+    /// Nobody polls while the thread sleeps: output that could go on would wait for the background thread.
+    #[test]
+    fn all_output_leaves_before_the_thread_sleeps() {
+        let rnic = Rnic::open(Config::default()).unwrap();
+        let cq = rnic.create_cq(16).unwrap().shared;
+        let member = InMemory::new(5);
+        let set = cq.poll_set();
+        set.add_unsent(join(set, &member));
+        let deadline = clock::now() + Duration::from_millis(20);
+        assert_eq!(cq.sleep(Some(deadline)), Slept::Enough);
+        assert!(!set.has_unsent());
     }
 }

@@ -87,7 +87,9 @@ impl PollSet {
     pub(crate) fn receive_by_waiting(&self) {
         self.waiters_receive.store(true, Ordering::SeqCst);
         // Afterwards: from now on, posts leave nothing to a poller.
-        self.flush_before_sleep();
+        if self.flush_before_sleep() {
+            self.ring_ready();
+        }
         self.leave_to_pollers();
     }
 
@@ -117,10 +119,10 @@ impl PollSet {
         self.event_wanted.load(Ordering::SeqCst)
     }
 
-    fn flush_before_sleep(&self) {
-        if self.has_unsent() {
-            self.flush_unsent();
-        }
+    /// Gives every member with something left to send a turn: the calling thread is about to sleep, and polls no more. Returns whether some of
+    /// it may go on at once, as answers that waited for input do.
+    pub(crate) fn flush_before_sleep(&self) -> bool {
+        self.has_unsent() && self.flush_unsent()
     }
 
     // Threads that sleep on the sockets.

@@ -36,6 +36,11 @@ impl PollSet {
     /// A member has input that no descriptor announces: the set is readable until it was received.
     pub(crate) fn add_ready(&self, member: MemberId) {
         self.ready.add(member);
+        self.ring_ready();
+    }
+
+    /// Makes the set readable until the next poll.
+    pub(super) fn ring_ready(&self) {
         let make = || {
             let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
             let fd = EventFd::from_flags(flags)?;

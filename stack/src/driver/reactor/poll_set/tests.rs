@@ -287,3 +287,17 @@ fn a_member_with_input_in_memory_makes_the_set_readable() {
         assert!(!set.has_data());
     }
 }
+
+/// Output that waited for input to be received goes on before a thread sleeps, all of it.
+#[test]
+fn a_thread_that_waits_leaves_no_output_behind() {
+    let set = set();
+    let member = InMemory::new(3);
+    set.add_unsent(join(&set, &member));
+    set.receive_by_waiting();
+    while set.has_data() {
+        set.progress(By::Poller);
+        set.receive_by_waiting();
+    }
+    assert_eq!(member.flushed.load(Ordering::SeqCst), 3);
+}
