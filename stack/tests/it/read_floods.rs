@@ -70,13 +70,16 @@ struct Count {
 }
 
 impl Stage {
-    fn new(test: &str, progress: Progress, honest: Honest) -> Self {
-        let variables = [("PROGRESS", format!("{progress:?}"))];
+    fn new(test: &str, progress: Progress, honest: Honest, same_host: SameHostMode) -> Self {
+        let variables = [
+            ("PROGRESS", format!("{progress:?}")),
+            ("SAME_HOST", format!("{same_host:?}")),
+        ];
         let mut process = Process::start(test, "target", &variables);
         let told = process.tells("TARGET ", SOON);
         let attacker = Client::start(test, "attacker", &[("TARGET", told.clone())]);
         let words: Vec<u64> = told.split(' ').map(|it| it.parse().unwrap()).collect();
-        let rnic = device();
+        let rnic = device(same_host);
         let cq = rnic.create_cq(1024).unwrap();
         let mut this = Self {
             requesters: Vec::new(),
@@ -192,11 +195,19 @@ impl Stage {
     }
 }
 
-/// A device whose messages go by sockets, within one host as well: the floods are those of a network.
-fn device() -> Rnic {
+/// A device whose messages within one host go by memory, or by sockets as those of a network.
+fn device(same_host: SameHostMode) -> Rnic {
     let mut config = Config::default();
-    config.same_host = SameHostMode::Off;
+    config.same_host = same_host;
     Rnic::open(config).unwrap()
+}
+
+/// How messages within one host go. Requesters that soon leave do not come by memory.
+fn ways(honest: Honest) -> &'static [SameHostMode] {
+    match honest {
+        Honest::Proved => &[SameHostMode::Off, SameHostMode::Auto],
+        Honest::Newcomers | Honest::ShortNewcomers => &[SameHostMode::Off],
+    }
 }
 
 /// Runs the part of the calling process that is not the test. Returns whether it was one.
@@ -213,7 +224,8 @@ fn play() -> bool {
 /// Beside a trickle of forged datagrams honest requesters go on, in whatever way the target's program makes progress.
 ///
 /// The bound is far below the promise, which `soak_honest_reads_keep_half` measures. With one queue for all requesters, long Reads of a target that waits for
-/// events waited behind hundreds of forged requests for each of their trains: they kept 0.01 to 0.08.
+/// events waited behind hundreds of forged requests for each of their trains: they kept 0.01 to 0.08. When such a target slept with a part of its responses
+/// unsent, those by memory kept 0.13 to 0.24.
 #[test]
 fn honest_reads_go_on_beside_a_trickle() {
     if play() {
@@ -221,13 +233,21 @@ fn honest_reads_go_on_beside_a_trickle() {
     }
     let test = here!("honest_reads_go_on_beside_a_trickle");
     for progress in Progress::ALL {
+        if std::env::var("ONLY").is_ok_and(|it| it != format!("{progress:?}")) {
+            continue;
+        }
         for (honest, flood, rate) in [
             (Honest::Proved, Flood::ShortReads, 20_000),
             (Honest::Newcomers, Flood::CookieRequests, 5000),
         ] {
-            let mut stage = Stage::new(test, progress, honest);
-            let share = stage.share(flood, Sources::Many, rate, 0.2);
-            assert!(share >= 0.2, "{progress:?} {honest:?} {flood:?}");
+            for same_host in ways(honest) {
+                let mut stage = Stage::new(test, progress, honest, *same_host);
+                let share = stage.share(flood, Sources::Many, rate, 0.2);
+                assert!(
+                    share >= 0.2,
+                    "{progress:?} {honest:?} {flood:?} {same_host:?}"
+                );
+            }
         }
     }
 }
@@ -253,14 +273,16 @@ fn soak_honest_reads_keep_half() {
     let mut missed = Vec::new();
     for progress in Progress::ALL {
         for honest in [Honest::Proved, Honest::Newcomers, Honest::ShortNewcomers] {
-            println!("{progress:?}");
-            let mut stage = Stage::new(test, progress, honest);
-            for rate in [5000, 20_000] {
-                for sources in Sources::ALL {
-                    for flood in Flood::HOSTILE {
-                        let bound = bound(honest, sources, rate);
-                        if stage.share(flood, sources, rate, bound) < bound {
-                            missed.push((progress, honest, flood, sources, rate));
+            for same_host in ways(honest) {
+                println!("{progress:?} {same_host:?}");
+                let mut stage = Stage::new(test, progress, honest, *same_host);
+                for rate in [5000, 20_000] {
+                    for sources in Sources::ALL {
+                        for flood in Flood::HOSTILE {
+                            let bound = bound(honest, sources, rate);
+                            if stage.share(flood, sources, rate, bound) < bound {
+                                missed.push((progress, honest, *same_host, flood, sources, rate));
+                            }
                         }
                     }
                 }

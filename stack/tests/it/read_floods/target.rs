@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dgiwarp::{Access, Buffer, Mr, Wc, WcOpcode};
+use dgiwarp::{Access, Buffer, Mr, SameHostMode, Wc, WcOpcode};
 
 use crate::common::node::{Node, SOON};
 use crate::common::{given, sleep};
@@ -36,7 +36,11 @@ pub(crate) fn run() {
         .into_iter()
         .find(|it| format!("{it:?}") == progress)
         .unwrap();
-    let rnic = super::device();
+    let same_host = match given("SAME_HOST").as_str() {
+        "Off" => SameHostMode::Off,
+        _ => SameHostMode::Auto,
+    };
+    let rnic = super::device(same_host);
     let cq = rnic.create_cq(1 << 13).unwrap();
     let [attacked, other] = [(); 2].map(|()| {
         Node::on(rnic.clone(), cq.clone(), RECEIVE * RECEIVES, |attr| {
