@@ -35,9 +35,11 @@ impl MemberId {
 }
 
 /// The yield of a receive call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Received {
     Nothing,
+    /// Nothing but bells: the descriptor is not readable by them any more, and no other thread has taken input that they announced.
+    Bells,
     Something,
     /// All there was: another call would find nothing.
     Everything,

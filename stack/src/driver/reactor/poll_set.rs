@@ -305,7 +305,9 @@ impl PollSet {
             let Some(hot) = poller.hot.get(position) else {
                 break;
             };
-            if self.receive_burst(&*hot.member, true, hot.socket, &mut poller.buffer, next) {
+            let received =
+                self.receive_burst(&*hot.member, true, hot.socket, &mut poller.buffer, next);
+            if received == Received::Something {
                 got = true;
                 if poller.hot.hit(position) && self.nobody_sleeps() {
                     self.park(poller, position);
@@ -323,7 +325,7 @@ impl PollSet {
         got
     }
 
-    /// Receives on a socket until it is empty, a completion is there, or its turn is over.
+    /// Receives on a socket until it is empty, a completion is there, or its turn is over. Returns the best of all.
     #[inline(always)]
     fn receive_burst(
         &self,
@@ -332,8 +334,8 @@ impl PollSet {
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         mut next: NextReceive,
-    ) -> bool {
-        let mut got = false;
+    ) -> Received {
+        let mut got = Received::Nothing;
         for _ in 0..BURST {
             let received = if is_hot {
                 member.receive_hot(socket, buffer, next)
@@ -342,8 +344,12 @@ impl PollSet {
             };
             match received {
                 None | Some(Received::Nothing) => break,
-                Some(Received::Something) => got = true,
-                Some(Received::Everything) => return true,
+                Some(Received::Bells) => {
+                    got = got.max(Received::Bells);
+                    continue;
+                }
+                Some(Received::Something) => got = Received::Something,
+                Some(Received::Everything) => return Received::Something,
             }
             if next == NextReceive::Soon {
                 next = NextReceive::SoonAgain;
@@ -364,6 +370,7 @@ impl PollSet {
             .wait(&mut events, EpollTimeout::ZERO)
             .unwrap_or(0);
         let mut got = false;
+        let mut left = false;
         // Where more sockets have data than can be hot, those that are would get more than the others: all take turns then.
         let crowded = ready > HotSockets::SIZE;
         if crowded {
@@ -374,28 +381,36 @@ impl PollSet {
         let next = if crowded { NextReceive::Unknown } else { next };
         for event in &events[..ready] {
             if event.data() == memory_input::READY {
-                got |= self.receive_ready(poller, next);
+                match self.receive_ready(poller, next) {
+                    Some(received) => got |= received,
+                    None => left = true,
+                }
                 continue;
             }
             let (id, socket) = MemberId::from_token(event.data());
             let Some(member) = self.member(id) else {
+                left = true;
                 continue;
             };
             // Unread, they would wake up every sleeper again and again.
             if event.events().contains(EpollFlags::EPOLLERR) {
                 got |= member.read_error_queue(socket).is_some();
             }
-            if self.receive_burst(&*member, false, socket, &mut poller.buffer, next) {
-                got = true;
-                if crowded {
-                    continue;
-                }
-                if let Some(gone) = poller.hot.found(id, member, socket) {
-                    self.put_back(&gone);
+            match self.receive_burst(&*member, false, socket, &mut poller.buffer, next) {
+                Received::Nothing => left = true,
+                Received::Bells => {}
+                Received::Something | Received::Everything => {
+                    got = true;
+                    if crowded {
+                        continue;
+                    }
+                    if let Some(gone) = poller.hot.found(id, member, socket) {
+                        self.put_back(&gone);
+                    }
                 }
             }
         }
-        (got || ready == 0).then_some(got)
+        (got || !left).then_some(got)
     }
 
     /// Whether nobody, now or at any time soon, sleeps on the epoll set.

@@ -554,10 +554,10 @@ impl RcShared {
             return Received::Nothing;
         };
         let got = self.receive_locked(link, from);
-        if link.reach.is_some() && got != Received::Nothing {
+        let came = got > Received::Bells;
+        if link.reach.is_some() && came {
             self.meet(link);
         }
-        let came = got != Received::Nothing;
         let flush = link.engine.flush_acks_after(came, next, clock::now);
         if came && !flush && link.engine.is_ack_awaited() {
             self.remember_pending_ack();
@@ -640,7 +640,7 @@ impl RcShared {
             Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => {
                 return Received::Nothing;
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Received::Something,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Received::Bells,
             Err(_) => {
                 link.tcp_close.lost();
                 TcpEnd::Lost

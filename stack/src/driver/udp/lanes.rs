@@ -288,7 +288,8 @@ impl DatagramLanes {
     /// Receives from the lane, and from the socket where that is empty.
     ///
     /// # Errors
-    /// Error of the socket; [`WouldBlock`](io::ErrorKind::WouldBlock) if both are empty.
+    /// Error of the socket; [`WouldBlock`](io::ErrorKind::WouldBlock) if both are empty; [`Interrupted`](io::ErrorKind::Interrupted) if they are now, and
+    /// bells had made the socket readable.
     pub(crate) fn receive(
         &mut self,
         port: &mut Port,
@@ -298,11 +299,13 @@ impl DatagramLanes {
         if polled.is_ok() {
             return polled;
         }
+        let mut rung = false;
         for bells in 0..BELLS {
+            rung = bells > 0;
             match port.receive(buffer) {
                 Ok(received) if received.len == 0 => self.count_received(0),
                 Ok(received) => {
-                    if bells > 0 {
+                    if rung {
                         self.arm();
                     }
                     return self.behind_records(received, port, buffer);
@@ -312,7 +315,15 @@ impl DatagramLanes {
             }
         }
         self.arm();
-        self.poll(port, buffer)
+        let polled = self.poll(port, buffer);
+        let is_empty = polled
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        if is_empty && rung && !self.is_polled {
+            // No other thread took the socket's input.
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        polled
     }
 
     /// A datagram came by the socket: what is in the lane now was sent before it.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use dgiwarp_llp_udp::Peer;
 
 use crate::driver::qp::core::{QpCore, QpState};
-use crate::driver::reactor::member::{Member, MemberId, SocketIndex};
+use crate::driver::reactor::member::{Member, MemberId, Received, SocketIndex};
 use crate::driver::udp::peer_ports::meetings::Meetings;
 use crate::driver::udp::ports::{Ports, RETIRED};
 use crate::driver::udp::socket::ReceiveBuffer;
@@ -24,13 +24,13 @@ pub(crate) trait PortState: QpState {
     /// Has the engine invite a peer to share memory. Returns whether it does.
     fn invite(&mut self, peer: Peer, token: u128) -> bool;
 
-    /// Receives once from a port. Returns whether there was anything.
+    /// Receives once from a port.
     fn receive(
         qp: &QpCore<Self>,
         state: &mut Self,
         index: SocketIndex,
         buffer: &mut ReceiveBuffer,
-    ) -> bool;
+    ) -> Received;
 
     /// Handles the queued datagrams of a port.
     fn drain(qp: &QpCore<Self>, state: &mut Self, now: Instant, index: SocketIndex);

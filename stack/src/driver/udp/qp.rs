@@ -19,7 +19,7 @@ use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
 use crate::driver::qp::cork::Cork;
-use crate::driver::reactor::member::SocketIndex;
+use crate::driver::reactor::member::{Received, SocketIndex};
 use crate::driver::reactor::poll_set::By;
 use crate::driver::udp::icmp_errors::IcmpErrors;
 use crate::driver::udp::multicast::{GroupError, Membership};
@@ -28,7 +28,7 @@ use crate::driver::udp::peer_ports::PortState;
 use crate::driver::udp::peer_ports::meetings::Meetings;
 use crate::driver::udp::port::Port;
 use crate::driver::udp::ports::{Advice, Ports};
-use crate::driver::udp::socket::{ReceiveBuffer, Received};
+use crate::driver::udp::socket::{self, ReceiveBuffer};
 use crate::{Config, Error, ErrorEntry, ErrorReason, QpCounters};
 use dgiwarp_engine::datagram::{Arrival, Random, SendWqe, Transmitted, UdEngine};
 use dgiwarp_engine::sq_drain::SqDrain;
@@ -137,7 +137,7 @@ impl PortState for UdInner {
         inner: &mut Self,
         index: SocketIndex,
         buffer: &mut ReceiveBuffer,
-    ) -> bool {
+    ) -> Received {
         qp.receive_locked(inner, index, buffer)
     }
 
@@ -297,9 +297,9 @@ impl UdShared {
         inner: &mut UdInner,
         index: SocketIndex,
         buffer: &mut ReceiveBuffer,
-    ) -> bool {
+    ) -> Received {
         if !self.open.load(Ordering::Relaxed) {
-            return false;
+            return Received::Nothing;
         }
         match inner.ports.receive(index, buffer) {
             // A bell of lanes whose socket has no peer any more.
@@ -307,30 +307,33 @@ impl UdShared {
                 self.receive_unannounced(inner, buffer)
             }
             Some(received) => self.took(inner, index, buffer, received),
-            None => false,
+            None => Received::Nothing,
         }
     }
 
-    /// Handles the result of a receive call. Returns whether there was anything.
+    /// Handles the result of a receive call.
     #[inline(always)]
     fn took(
         &self,
         inner: &mut UdInner,
         index: SocketIndex,
         buffer: &ReceiveBuffer,
-        received: io::Result<Received>,
-    ) -> bool {
+        received: io::Result<socket::Received>,
+    ) -> Received {
         self.announce(inner);
         match received {
             Ok(received) => self.handle_received(inner, index, buffer, received),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.forget_ended_lanes(inner, index);
-                return false;
+                return Received::Nothing;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                return Received::Bells;
             }
             // An ICMP error about an earlier datagram; the port goes on.
             Err(_) => self.read_error_queue_locked(inner, index),
         }
-        true
+        Received::Something
     }
 
     /// Gives the engine what a receive call put into the buffer.
@@ -340,7 +343,7 @@ impl UdShared {
         inner: &mut UdInner,
         index: SocketIndex,
         buffer: &ReceiveBuffer,
-        received: Received,
+        received: socket::Received,
     ) {
         let now = clock::coarse();
         let to_group = inner.ports.is_to_group(index, received.to);
@@ -367,7 +370,7 @@ impl UdShared {
         &self,
         inner: &mut UdInner,
         (now, index): (Instant, SocketIndex),
-        received: Received,
+        received: socket::Received,
         handle: impl FnOnce(&mut UdInner),
     ) {
         let behind = inner.engine.has_output();

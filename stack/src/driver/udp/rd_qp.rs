@@ -138,7 +138,7 @@ impl PortState for RdInner {
         inner: &mut Self,
         index: SocketIndex,
         buffer: &mut ReceiveBuffer,
-    ) -> bool {
+    ) -> Received {
         qp.receive_locked(inner, index, buffer, true)
     }
 
@@ -255,16 +255,16 @@ impl RdShared {
         sent
     }
 
-    /// Receives once, for a caller that polls `again` soon or does not. Returns whether there may be more.
+    /// Receives once, for a caller that polls `again` soon or does not.
     fn receive_locked(
         &self,
         inner: &mut RdInner,
         index: SocketIndex,
         buffer: &mut ReceiveBuffer,
         again: bool,
-    ) -> bool {
+    ) -> Received {
         if !self.open.load(Ordering::Relaxed) {
-            return false;
+            return Received::Nothing;
         }
         match inner.ports.receive(index, buffer) {
             // A bell of lanes whose socket has no peer any more.
@@ -272,7 +272,7 @@ impl RdShared {
                 self.receive_unannounced(inner, buffer)
             }
             Some(received) => self.took(inner, index, buffer, received, again),
-            None => false,
+            None => Received::Nothing,
         }
     }
 
@@ -284,14 +284,14 @@ impl RdShared {
         index: SocketIndex,
         buffer: &mut ReceiveBuffer,
         again: bool,
-    ) -> bool {
+    ) -> Received {
         let Some(received) = inner.ports.poll_lane(index, buffer) else {
-            return false;
+            return Received::Nothing;
         };
         self.took(inner, index, buffer, received, again)
     }
 
-    /// Handles the result of a receive call. Returns whether there was anything.
+    /// Handles the result of a receive call.
     fn took(
         &self,
         inner: &mut RdInner,
@@ -299,29 +299,30 @@ impl RdShared {
         buffer: &ReceiveBuffer,
         received: io::Result<socket::Received>,
         again: bool,
-    ) -> bool {
+    ) -> Received {
         self.announce(inner);
         let received = match received {
             Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.forget_ended_lanes(inner, index);
-                return false;
+                return Received::Nothing;
             }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Received::Bells,
             // An ICMP error about an earlier datagram: silence alone ends an association.
             Err(_) => {
                 if let Some(port) = inner.ports.get(index) {
                     IcmpErrors::default().read(port);
                 }
-                return true;
+                return Received::Something;
             }
         };
         if received.len == 0 {
             inner.engine.count_drop(DropReason::Malformed);
-            return true;
+            return Received::Something;
         }
         if inner.is_unready {
             inner.engine.count_drop(DropReason::NoReceive);
-            return true;
+            return Received::Something;
         }
         let arrival = Arrival {
             by_memory: false,
@@ -360,7 +361,7 @@ impl RdShared {
         if let Some(invited) = inner.engine.take_invitation() {
             self.answer_invitation(inner, now, invited);
         }
-        true
+        Received::Something
     }
 
     /// Receives for a poll, and does the work that follows.
@@ -368,19 +369,19 @@ impl RdShared {
     fn receive_with(
         &self,
         next: NextReceive,
-        receive: impl FnOnce(&mut RdInner, bool) -> bool,
+        receive: impl FnOnce(&mut RdInner, bool) -> Received,
     ) -> Option<Received> {
-        let received = self.try_run(|inner| {
+        self.try_run(|inner| {
             let again = next != NextReceive::Unknown;
             let received = receive(inner, again);
+            let came = received > Received::Bells;
             // With no more input they leave.
-            let released = !received && inner.engine.note_poll(false, again);
-            if received || released {
+            let released = !came && inner.engine.note_poll(false, again);
+            if came || released {
                 self.work(inner);
             }
             received
-        })?;
-        Some(received.into())
+        })
     }
 
     fn note_deadline(&self, inner: &mut RdInner) {
@@ -445,9 +446,9 @@ impl RdShared {
             for _ in 0..CLOSING_RECEIVES {
                 let sockets = inner.ports.in_use();
                 let received = sockets
-                    .filter(|index| self.receive_locked(inner, *index, &mut buffer, false))
-                    .count();
-                if received == 0 {
+                    .map(|index| self.receive_locked(inner, index, &mut buffer, false))
+                    .max();
+                if received.is_none_or(|received| received == Received::Nothing) {
                     break;
                 }
             }
@@ -508,8 +509,11 @@ impl Member for RdShared {
         next: NextReceive,
     ) -> Option<Received> {
         self.receive_with(next, |inner, again| {
-            self.receive_locked(inner, socket, buffer, again)
-                || (socket == 0 && self.has_any_lanes() && self.receive_unannounced(inner, buffer))
+            let received = self.receive_locked(inner, socket, buffer, again);
+            if received <= Received::Bells && socket == 0 && self.has_any_lanes() {
+                return received.max(self.receive_unannounced(inner, buffer));
+            }
+            received
         })
     }
 

@@ -58,12 +58,13 @@ impl PollSet {
         }
     }
 
-    /// Receives once from each member with input that no descriptor announces. Returns whether something was received, or may be later.
-    pub(super) fn receive_ready(&self, poller: &mut Poller, next: NextReceive) -> bool {
+    /// Receives once from each member with input that no descriptor announces. Returns whether something was received, or `None` if there is
+    /// something that could not be received now.
+    pub(super) fn receive_ready(&self, poller: &mut Poller, next: NextReceive) -> Option<bool> {
         if let Some(fd) = self.ready_fd.get() {
             let _ = fd.read();
         }
-        let mut got = false;
+        let (mut got, mut left) = (false, false);
         for _ in 0..self.ready.len() {
             let Some(id) = self.ready.next() else {
                 break;
@@ -72,15 +73,19 @@ impl PollSet {
                 continue;
             };
             match member.receive(0, &mut poller.buffer, next) {
-                Some(Received::Nothing) => {}
-                // Another thread is at work with it, or there may be more.
-                None => self.add_ready(id),
+                Some(Received::Nothing | Received::Bells) => {}
+                // Another thread is at work with it.
+                None => {
+                    left = true;
+                    self.add_ready(id);
+                }
+                // There may be more.
                 Some(Received::Something | Received::Everything) => {
                     got = true;
                     self.add_ready(id);
                 }
             }
         }
-        got
+        (got || !left).then_some(got)
     }
 }

@@ -14,6 +14,7 @@ use crate::driver::device::clock;
 pub(crate) struct InMemory {
     input: EventFd,
     left: AtomicUsize,
+    bells: AtomicUsize,
     received: AtomicUsize,
     unsent: AtomicUsize,
     flushed: AtomicUsize,
@@ -25,6 +26,7 @@ impl InMemory {
         Arc::new(Self {
             input: EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap(),
             left: AtomicUsize::new(0),
+            bells: AtomicUsize::new(0),
             received: AtomicUsize::new(0),
             unsent: AtomicUsize::new(unsent),
             flushed: AtomicUsize::new(0),
@@ -45,6 +47,10 @@ impl Member for InMemory {
         _buffer: &mut ReceiveBuffer,
         _next: NextReceive,
     ) -> Option<Received> {
+        if self.bells.swap(0, Ordering::SeqCst) > 0 {
+            let _ = self.input.read();
+            return Some(Received::Bells);
+        }
         if self.left.load(Ordering::SeqCst) == 0 {
             return Some(Received::Nothing);
         }
@@ -300,4 +306,18 @@ fn a_thread_that_waits_leaves_no_output_behind() {
         set.receive_by_waiting();
     }
     assert_eq!(member.flushed.load(Ordering::SeqCst), 3);
+}
+
+/// The background thread goes on watching a queue where bells alone woke it, and leaves one to its poller where input stays that it cannot receive.
+#[test]
+fn bells_are_no_sign_of_another_thread() {
+    let set = set();
+    let member = InMemory::new(0);
+    join(&set, &member);
+    member.bells.store(1, Ordering::SeqCst);
+    member.input.write(1).unwrap();
+    assert_eq!(set.progress(By::Background), Some(false));
+    assert!(!set.has_data());
+    member.input.write(1).unwrap();
+    assert_eq!(set.progress(By::Background), None);
 }

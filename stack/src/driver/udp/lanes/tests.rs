@@ -259,3 +259,20 @@ fn long_records_are_found_where_they_lie() {
     assert_eq!(polled.unwrap_err().kind(), io::ErrorKind::WouldBlock);
     assert_eq!(pair.lanes.octets_received, 2001);
 }
+
+/// A thread that was woken by a bell alone is told so: no other one took the input. One that polls has found nothing.
+#[test]
+fn bells_without_records_are_told_from_silence() {
+    let mut pair = Pair::new(true);
+    let receive = |pair: &mut Pair| {
+        let received = pair.lanes.receive(&mut pair.port, &mut pair.buffer);
+        received.unwrap_err().kind()
+    };
+    assert_eq!(receive(&mut pair), io::ErrorKind::WouldBlock);
+    pair.send_as_peer(b"");
+    assert_eq!(receive(&mut pair), io::ErrorKind::Interrupted);
+    assert_eq!(receive(&mut pair), io::ErrorKind::WouldBlock);
+    pair.lanes.want_bells(false);
+    pair.send_as_peer(b"");
+    assert_eq!(receive(&mut pair), io::ErrorKind::WouldBlock);
+}

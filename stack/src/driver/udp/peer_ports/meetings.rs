@@ -8,7 +8,7 @@ use std::time::Instant;
 use dgiwarp_engine::datagram::Invited as Invitation;
 
 use crate::driver::qp::core::QpCore;
-use crate::driver::reactor::member::{Member, SocketIndex};
+use crate::driver::reactor::member::{Member, Received, SocketIndex};
 use crate::driver::same_host::ends::LaneEnds;
 use crate::driver::same_host::meeting::{Guest, Invited, Refused};
 use crate::driver::udp::peer_ports::PortState;
@@ -136,12 +136,21 @@ where
         }
     }
 
-    /// Receives from the lanes of all sockets, and these. Returns whether there was anything.
+    /// Receives from the lanes of all sockets, and these, until there is something.
     #[cold]
-    pub(crate) fn receive_unannounced(&self, state: &mut E, buffer: &mut ReceiveBuffer) -> bool {
-        (1..=RETIRED)
-            .filter(|index| self.has_lanes(*index))
-            .any(|index| E::receive(self, state, index, buffer))
+    pub(crate) fn receive_unannounced(
+        &self,
+        state: &mut E,
+        buffer: &mut ReceiveBuffer,
+    ) -> Received {
+        let mut best = Received::Nothing;
+        for index in (1..=RETIRED).filter(|index| self.has_lanes(*index)) {
+            best = best.max(E::receive(self, state, index, buffer));
+            if best > Received::Bells {
+                break;
+            }
+        }
+        best
     }
 
     /// Forgets the lanes of a socket that is empty, if they are over.

@@ -6,10 +6,10 @@ use dgiwarp_engine::datagram::Arrival;
 use dgiwarp_memory::lane::Record;
 
 use crate::driver::device::clock;
-use crate::driver::reactor::member::SocketIndex;
+use crate::driver::reactor::member::{Received, SocketIndex};
 use crate::driver::udp::lanes::Polled;
 use crate::driver::udp::qp::{UdInner, UdShared};
-use crate::driver::udp::socket::{ReceiveBuffer, Received};
+use crate::driver::udp::socket::{self, ReceiveBuffer};
 
 impl UdShared {
     /// Receives from the lane of a socket alone.
@@ -19,15 +19,15 @@ impl UdShared {
         inner: &mut UdInner,
         index: SocketIndex,
         buffer: &mut ReceiveBuffer,
-    ) -> bool {
+    ) -> Received {
         // Others than the engine want datagrams, or nobody does.
         let is_plain = inner.instruments.is_none() && !inner.is_unready;
-        let received: Option<io::Result<Received>> = if is_plain {
+        let received: Option<io::Result<socket::Received>> = if is_plain {
             match inner.ports.poll_lane_or_find(index, buffer) {
                 Some(Ok(Polled::Found(record))) => {
                     self.announce(inner);
                     self.take_found(inner, index, record);
-                    return true;
+                    return Received::Something;
                 }
                 Some(Ok(Polled::Copied(received))) => Some(Ok(received)),
                 Some(Err(error)) => Some(Err(error)),
@@ -36,7 +36,9 @@ impl UdShared {
         } else {
             inner.ports.poll_lane(index, buffer)
         };
-        received.is_some_and(|received| self.took(inner, index, buffer, received))
+        received.map_or(Received::Nothing, |received| {
+            self.took(inner, index, buffer, received)
+        })
     }
 
     /// Gives the engine a record where it lies in the lane.

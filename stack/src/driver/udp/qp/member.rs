@@ -14,11 +14,13 @@ impl Member for UdShared {
         buffer: &mut ReceiveBuffer,
         _next: NextReceive,
     ) -> Option<Received> {
-        let received = self.try_run(|inner| {
-            self.receive_locked(inner, socket, buffer)
-                || (socket == 0 && self.has_any_lanes() && self.receive_unannounced(inner, buffer))
-        })?;
-        Some(received.into())
+        self.try_run(|inner| {
+            let received = self.receive_locked(inner, socket, buffer);
+            if received <= Received::Bells && socket == 0 && self.has_any_lanes() {
+                return received.max(self.receive_unannounced(inner, buffer));
+            }
+            received
+        })
     }
 
     #[inline]
@@ -31,8 +33,7 @@ impl Member for UdShared {
         if !self.has_lanes(socket) {
             return self.receive(socket, buffer, next);
         }
-        let received = self.try_run(|inner| self.receive_from_lane(inner, socket, buffer))?;
-        Some(received.into())
+        self.try_run(|inner| self.receive_from_lane(inner, socket, buffer))
     }
 
     fn want_bells(&self, socket: SocketIndex, wanted: bool) -> bool {
