@@ -232,6 +232,22 @@ fn messages_keep_their_order_while_the_stream_moves() {
     }
 }
 
+/// Payload goes from the lane to its place, once both ends have learnt that the other one polls.
+#[test]
+fn long_messages_are_placed_from_memory() {
+    let [client, server] = [(); 2].map(|()| End::with(at_once(SameHostMode::Ring)));
+    connect(&client, &server);
+    let ends = [&client, &server];
+    common::wait_until(SOON, "octets are placed from memory", || {
+        both(&client, &server, 100, [Waits::Polling; 2]);
+        let counters = ends.map(|end| end.rnic.counters());
+        counters.iter().all(|it| it.lane_octets_placed > 100_000)
+    });
+    for counters in ends.map(|end| end.rnic.counters()) {
+        assert!(counters.lane_octets_placed < counters.lane_octets_received);
+    }
+}
+
 /// Programs that set nothing share memory, also with one that asks for it.
 #[test]
 fn connections_move_by_default() {

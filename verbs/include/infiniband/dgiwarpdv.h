@@ -501,6 +501,8 @@ enum dgiwarpdv_counter {
 	DGIWARPDV_LANE_REFUSED_OFFER,
 	DGIWARPDV_LANE_REFUSED_LATE,
 	DGIWARPDV_LANE_REFUSED_USER,
+	/* Octets of those that arrived through shared memory whose payload was placed straight from there. */
+	DGIWARPDV_LANE_OCTETS_PLACED,
 	/* Number of counters in this header. */
 	DGIWARPDV_COUNTERS
 };

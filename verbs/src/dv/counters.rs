@@ -70,6 +70,7 @@ const NAMES: &[&CStr] = &[
     c"lane_refused_offer",
     c"lane_refused_late",
     c"lane_refused_user",
+    c"lane_octets_placed",
 ];
 
 /// Value of a counter by name.

@@ -6,6 +6,7 @@ use dgiwarp_engine::connected::Taken;
 use dgiwarp_memory::Piece;
 use dgiwarp_memory::lane::{LaneCorrupt, LanePart};
 
+use crate::QpCounters;
 use crate::driver::same_host::ends::LaneEnds;
 use crate::driver::tcp::counted_tcp::{CountedTcp, InputRoom};
 
@@ -63,6 +64,7 @@ pub(crate) struct Lanes {
     short: [u8; SHORT],
     octets_sent: u64,
     octets_received: u64,
+    octets_placed: u64,
 }
 
 fn corrupt(error: LaneCorrupt) -> io::Error {
@@ -89,6 +91,7 @@ impl Lanes {
             short: [0; SHORT],
             octets_sent: 0,
             octets_received: 0,
+            octets_placed: 0,
         }
     }
 
@@ -116,9 +119,11 @@ impl Lanes {
         self.receives != Receives::TcpFirst
     }
 
-    /// Octets sent and received by the lanes.
-    pub(crate) const fn octets(&self) -> (u64, u64) {
-        (self.octets_sent, self.octets_received)
+    /// Adds octets sent and received.
+    pub(crate) fn count(&self, counters: &mut QpCounters) {
+        counters.lane_octets_sent += self.octets_sent;
+        counters.lane_octets_received += self.octets_received;
+        counters.lane_octets_placed += self.octets_placed;
     }
 
     /// The stream goes by the lane from here on.
@@ -245,6 +250,13 @@ impl Lanes {
     #[inline]
     pub(crate) fn part(&self, at: usize, len: usize) -> LanePart<'_> {
         self.ends.input.part(at, len)
+    }
+
+    /// Releases an FPDU of so many `octets`, whose payload was placed from the lane.
+    #[inline]
+    pub(crate) fn release_placed(&mut self, octets: usize) {
+        self.octets_placed += octets as u64;
+        self.release(octets);
     }
 
     /// Releases the first `octets` that were peeked, or are held.

@@ -10,6 +10,7 @@ use dgiwarp_llp_tcp_mpa::TcpEnd;
 use dgiwarp_memory::Piece;
 use dgiwarp_memory::{TcpProgress, tcp_progress};
 
+use crate::QpCounters;
 use crate::driver::same_host::ends::LaneEnds;
 #[cfg(test)]
 use crate::driver::tcp::counted_tcp::taken;
@@ -161,9 +162,11 @@ impl Pipe {
         self.lanes_mut().is_some_and(Lanes::is_blocked)
     }
 
-    /// Octets sent and received by lanes.
-    pub(crate) fn lane_octets(&self) -> (u64, u64) {
-        self.lanes().map_or((0, 0), Lanes::octets)
+    /// Adds octets that went by lanes.
+    pub(crate) fn count_lanes(&self, counters: &mut QpCounters) {
+        if let Some(lanes) = self.lanes() {
+            lanes.count(counters);
+        }
     }
 
     /// Octets that TCP carried, either way, while there are no lanes.

@@ -55,6 +55,7 @@ pub(crate) struct DatagramLanes {
     unannounced: bool,
     octets_sent: u64,
     octets_received: u64,
+    octets_placed: u64,
 }
 
 impl DatagramLanes {
@@ -77,6 +78,7 @@ impl DatagramLanes {
             unannounced: false,
             octets_sent: 0,
             octets_received: 0,
+            octets_placed: 0,
         }
     }
 
@@ -84,6 +86,7 @@ impl DatagramLanes {
     pub(crate) fn count(&self, counters: &mut QpCounters) {
         counters.lane_octets_sent += self.octets_sent;
         counters.lane_octets_received += self.octets_received;
+        counters.lane_octets_placed += self.octets_placed;
     }
 
     /// Ends the lanes: what was sent is received, and the peer sends by its socket from now on.
@@ -242,6 +245,7 @@ impl DatagramLanes {
     #[inline]
     pub(crate) fn release_found(&mut self, record: Record, port: &Port) {
         self.octets_received += u64::from(record.octets);
+        self.octets_placed += u64::from(record.octets);
         if self.ends.input.release_record(record) {
             self.ring(port);
         }

@@ -48,9 +48,7 @@ impl Link {
     /// Counters of the engine and of the lanes.
     pub(super) fn counters(&self) -> QpCounters {
         let mut counters = self.engine.counters();
-        let (sent, received) = self.pipe.lane_octets();
-        counters.lane_octets_sent = sent;
-        counters.lane_octets_received = received;
+        self.pipe.count_lanes(&mut counters);
         if let Some(reason) = &self.lane_refusal {
             reason.count(&mut counters);
         }
@@ -224,7 +222,7 @@ impl RcShared {
                 DirectInput::Other => break,
             }
             lanes.report_placed(engine.placed());
-            lanes.release(front.fpdu_len);
+            lanes.release_placed(front.fpdu_len);
             taken += front.fpdu_len;
             if taken >= DIRECT_TURN {
                 break;
