@@ -177,6 +177,7 @@ pub(crate) fn groups(pace: Pace, only: &[String]) -> Vec<Planned> {
     groups.extend(messages::sleeping(pace));
     groups.extend(messages::rates(pace));
     groups.push(streams::loopback_goodput(pace));
+    groups.push(streams::sleeping_goodput(pace));
     groups.push(streams::short_goodput(pace));
     groups.push(streams::cpu(pace, Place::Lo));
     groups.push(streams::veth_goodput(pace));

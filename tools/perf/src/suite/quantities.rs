@@ -57,6 +57,7 @@ pub(crate) const QUANTITIES: &[Quantity] = quantities! {
     "ib-send-lat", "unmodified ib_send_lat", "raw TCP, spinning": Less 1.25, 1.25;
     "ib-write-lat", "unmodified ib_write_lat", "raw TCP, sleeping": Less 1.0, 1.0;
     "sleeping", "half round trip, one sleep for each message", "raw, sleeping": Less 1.25, 1.10;
+    "sleeping-goodput", "goodput of ends that sleep while they wait, 64 KiB", "raw, sleeping": More 0.70, 0.90;
     "goodput-veth", "Write-Record goodput, 1472-octet segments", "raw UDP trains": More 0.60, 0.65;
     "goodput-large", "Write-Record goodput, segments of 64 KiB", "raw UDP": More 0.72, 0.80;
     "goodput-wire", "Write-Record goodput, cut by the sending host", "raw UDP trains": More 0.88, 0.92;

@@ -42,6 +42,31 @@ fn goodput(quantity: &'static str, ours: Subject, base: Subject) -> Case {
     )
 }
 
+/// Streams of 64 KiB whose ends sleep while they wait: what a sleeper leaves for later would wait for the background thread.
+pub(super) fn sleeping_goodput(pace: Pace) -> Planned {
+    let subjects = [UDP_RAW, UD_SEND, UD_READ, TCP_RAW, RC_SEND, RC_READ];
+    let size = 64 * KIB;
+    let members = subjects.map(|subject| Member::of(subject, Mode::Bw, size, Wait::Block));
+    let pairs = [
+        (UD_SEND, UDP_RAW),
+        (UD_READ, UDP_RAW),
+        (RC_SEND, TCP_RAW),
+        (RC_READ, TCP_RAW),
+    ];
+    let cases = pairs.map(|(subject, raw)| {
+        let name = format!("{subject}, {}", short(size));
+        Case::new(
+            "sleeping-goodput",
+            name,
+            &[subject],
+            &[raw],
+            Figure::Goodput,
+        )
+    });
+    pace.group(Place::Lo, "sleeping bw 64K", (11, 60), members.to_vec())
+        .with(cases)
+}
+
 /// Messages of 1 KiB that leave one by one, as the thesis' do: TCP has more to do for each than UDP.
 pub(super) fn short_goodput(pace: Pace) -> Planned {
     let members = MESSAGES.map(|subject| {
