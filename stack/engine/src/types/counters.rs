@@ -86,7 +86,7 @@ counters! {
     lane_octets_sent,
     /// Octets of FPDUs that arrived so.
     lane_octets_received,
-    /// Those of them whose payload went straight from there to the program's memory.
+    /// Octets of FPDUs and datagrams that arrived so, and whose payload went straight from there to the program's memory.
     lane_octets_placed,
     /// Connections within this host that stayed on TCP because the memory of the process for such connections is used up.
     lane_refused_budget,
