@@ -59,6 +59,7 @@ impl CompletionQueue {
                     PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
                 }
             };
+            // Left for the next poll, which may be long in coming.
             let flushes = sets.iter().map(|set| set.flush_before_sleep());
             let goes_on = flushes.fold(false, |any, more| any | more);
             let timeout = if goes_on { PollTimeout::ZERO } else { timeout };
@@ -101,10 +102,11 @@ mod tests {
     fn all_output_leaves_before_the_thread_sleeps() {
         let rnic = Rnic::open(Config::default()).unwrap();
         let cq = rnic.create_cq(16).unwrap().shared;
-        let member = InMemory::new(5);
+        // More than leaves while the thread spins.
+        let member = InMemory::new(5000);
         let set = cq.poll_set();
         set.add_unsent(join(set, &member));
-        let deadline = clock::now() + Duration::from_millis(20);
+        let deadline = clock::now() + Duration::from_secs(1);
         assert_eq!(cq.sleep(Some(deadline)), Slept::Enough);
         assert!(!set.has_unsent());
     }

@@ -304,7 +304,8 @@ impl UdShared {
         match inner.ports.receive(index, buffer) {
             // A bell of lanes whose socket has no peer any more.
             Some(Ok(received)) if received.len == 0 && self.has_any_lanes() => {
-                self.receive_unannounced(inner, buffer)
+                let received = self.receive_unannounced(inner, buffer);
+                received.max(Received::Bells)
             }
             Some(received) => self.took(inner, index, buffer, received),
             None => Received::Nothing,
