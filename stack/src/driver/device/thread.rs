@@ -480,54 +480,15 @@ fn tick(sets: &[Arc<PollSet>], seen: &mut Vec<Seen>, ticks: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::BorrowedFd;
-    use std::time::Instant;
-
     use super::*;
-    use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
-    use crate::driver::udp::socket::ReceiveBuffer;
-
-    /// A member with more to send after each turn.
-    #[derive(Debug)]
-    struct Endless;
-
-    impl Member for Endless {
-        fn receive(
-            &self,
-            _socket: SocketIndex,
-            _buffer: &mut ReceiveBuffer,
-            _next: NextReceive,
-        ) -> Option<Received> {
-            Some(Received::Nothing)
-        }
-
-        fn has_completions(&self) -> bool {
-            false
-        }
-
-        fn with_socket(&self, _socket: SocketIndex, _with: &mut dyn FnMut(BorrowedFd<'_>)) -> bool {
-            false
-        }
-
-        fn flush_unsent(&self) -> Option<bool> {
-            Some(false)
-        }
-
-        fn fail_overrun(&self) {}
-
-        fn handle_timeout(&self, _now: Instant) -> Option<Instant> {
-            None
-        }
-    }
+    use crate::driver::reactor::poll_set::tests::{InMemory, join};
 
     /// Messages that a turn left go on: at the next tick, or at once where the set gets no ticks any more.
     #[test]
     fn sending_goes_on_where_a_set_is_watched_again() {
         let set = PollSet::new(1, Arc::new(Waker::new().unwrap())).unwrap();
-        let member = Arc::new(Endless);
-        let weak: Weak<Endless> = Arc::downgrade(&member);
-        let id = set.attach(weak);
-        set.add_unsent(id);
+        let member = InMemory::new(usize::MAX);
+        set.add_unsent(join(&set, &member));
         let (mut seen, mut ticks) = (Vec::new(), 0);
         let sets = [Arc::clone(&set)];
         let mut rounds = 0;

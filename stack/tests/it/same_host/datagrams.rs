@@ -205,7 +205,7 @@ fn nothing_is_lost_or_overtaken_where_a_lane_is_full() {
         let counters = receiver.qp.counters();
         let carried = counters.lane_octets_received;
         assert!(carried > 0 && counters.dropped_in_all() == 0, "{counters}");
-        // A lane that is hot is read so.
+        // The long records of a hot lane are placed from where they lie.
         let placed = counters.lane_octets_placed;
         assert!(placed > 0 && placed <= carried, "{counters}");
     }
