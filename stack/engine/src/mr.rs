@@ -7,12 +7,14 @@
 //! Programs deregister memory from inside `free()`. A thread that holds a [`Use`] must therefore neither
 //! allocate nor free.
 
+mod grants;
 mod keys;
 mod windows;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dgiwarp_ddp::STag;
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_llp_udp::Peer;
@@ -23,9 +25,11 @@ use rand_chacha::ChaCha20Rng;
 use rustc_hash::FxHashMap;
 
 use crate::types::{MwType, Sge};
+use grants::{Granted, Grantors};
 use keys::Keyring;
 use windows::Windows;
 
+pub use grants::{Grantor, PeerCopies, RegionTerms};
 pub use keys::increment;
 pub use windows::Bind;
 pub use windows::BindError;
@@ -129,6 +133,8 @@ pub struct Registration {
     kind: Kind,
     /// Windows that are bound to it; `None` where none may be.
     windows: Option<Windows>,
+    /// Grants to peers on this host.
+    granted: Granted,
 }
 
 /// A region that cannot be deregistered until this is dropped.
@@ -152,6 +158,7 @@ impl Registration {
                 .access
                 .contains(Access::MW_BIND)
                 .then(Windows::default),
+            granted: Granted::default(),
         }
     }
 
@@ -179,6 +186,23 @@ impl Registration {
         Ok(())
     }
 
+    /// The terms on which a connected peer may use the region by itself, if it may.
+    fn terms(&self, stream: StreamId, stag: STag, denied: Access) -> Option<RegionTerms> {
+        let access = (self.access & (Access::REMOTE_READ | Access::REMOTE_WRITE)) - denied;
+        let is_grantable = self.kind == Kind::Region
+            && self.is_associated(stream)
+            && !self.restrictions.ask_for_datagrams()
+            && !self.is_on_demand()
+            && !access.is_empty();
+        is_grantable.then(|| RegionTerms {
+            stag: stag.get(),
+            access,
+            start: self.iova,
+            length: self.region.len() as u64,
+            address: self.region.address(),
+        })
+    }
+
     fn bound_windows(&self) -> usize {
         let windows = self.windows.as_ref();
         windows.map_or(0, |windows| windows.load(Ordering::Acquire))
@@ -195,6 +219,12 @@ impl Registration {
         self.region
             .address()
             .checked_add(addr.checked_sub(self.iova)?)
+    }
+
+    /// Whether it has no memory.
+    #[inline]
+    pub fn is_null(&self) -> bool {
+        self.kind == Kind::Null
     }
 
     /// Whether its pages come on demand.
@@ -254,9 +284,22 @@ fn is_remote(access: Access) -> bool {
     access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
 }
 
-/// The number of windows that are bound to a region, which therefore cannot be deregistered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WindowsBound(pub usize);
+/// A region cannot be deregistered now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Busy {
+    /// Memory windows are bound to it.
+    #[error("{0} memory windows are bound to the region")]
+    Windows(usize),
+    /// A peer on this host copies from it or to it, and did not end within a second.
+    #[error("a peer on this host copies from or to the region, and does not end")]
+    PeerCopies,
+}
+
+impl From<PeerCopies> for Busy {
+    fn from(_: PeerCopies) -> Self {
+        Self::PeerCopies
+    }
+}
 
 /// All registrations of a device.
 #[derive(Debug)]
@@ -265,6 +308,7 @@ pub struct MrTable {
     remote: RwLock<FxHashMap<u32, Use>>,
     /// Locked before the others, where more than one is.
     keyring: Mutex<Keyring>,
+    grantors: Grantors,
     /// Called with a refused key of a region without rights for peers.
     report: fn(u32),
 }
@@ -276,6 +320,7 @@ impl MrTable {
             local: RwLock::default(),
             remote: RwLock::default(),
             keyring: Mutex::new(Keyring::new(generator)),
+            grantors: Grantors::default(),
             report: |_| (),
         }
     }
@@ -338,6 +383,7 @@ impl MrTable {
             only_qp: None,
             kind: Kind::Null,
             windows: None,
+            granted: Granted::default(),
         };
         let mut keyring = self.keyring.lock();
         let mut local = self.local.write();
@@ -348,21 +394,53 @@ impl MrTable {
         Ok(Keys { lkey, rkey: 0 })
     }
 
-    /// Removes a registration, and first the windows that are bound to it. When this returns, nothing reads or writes the region any more.
+    /// Removes a registration, and first the windows that are bound to it. When this returns, nothing reads or writes the region any more: where a
+    /// [peer copies](Busy::PeerCopies), its memory stays for ever.
     pub fn deregister(&self, keys: Keys) {
-        while self.try_deregister(keys).is_err() {
-            self.unbind_all(keys.lkey);
-            // Another thread may be unbinding one of them.
-            std::thread::yield_now();
+        let mut may_wait = true;
+        loop {
+            let removed = if may_wait {
+                self.try_deregister(keys)
+            } else {
+                self.remove(keys)
+            };
+            match removed {
+                Ok(()) => return,
+                Err(Busy::Windows(_)) => {
+                    self.unbind_all(keys.lkey);
+                    // Another thread may be unbinding one of them.
+                    std::thread::yield_now();
+                }
+                Err(Busy::PeerCopies) => {
+                    let found = self.local.read().get(&keys.lkey).cloned();
+                    let memory = found.map(|it| it.region.clone());
+                    let _ = std::mem::ManuallyDrop::new(memory);
+                    may_wait = false;
+                }
+            }
         }
     }
 
     /// Removes a registration without windows.
-    pub fn try_deregister(&self, keys: Keys) -> Result<(), WindowsBound> {
+    pub fn try_deregister(&self, keys: Keys) -> Result<(), Busy> {
+        let found = self.local.read().get(&keys.lkey).cloned();
+        if let Some(registration) = &found {
+            let bound = registration.bound_windows();
+            if bound > 0 {
+                return Err(Busy::Windows(bound));
+            }
+            self.grantors.close(&registration.granted, keys.rkey)?;
+        }
+        drop(found);
+        self.remove(keys)
+    }
+
+    /// Removes a registration of which there are no grants.
+    fn remove(&self, keys: Keys) -> Result<(), Busy> {
         let mut table = self.local.write();
         let bound = table.get(&keys.lkey).map_or(0, |it| it.bound_windows());
         if bound > 0 {
-            return Err(WindowsBound(bound));
+            return Err(Busy::Windows(bound));
         }
         let local = table.remove(&keys.lkey);
         drop(table);
@@ -384,20 +462,19 @@ impl MrTable {
 
     /// Registers other memory under the keys of a registration, which are returned; a remote key that was invalidated is replaced, and the local
     /// one with it where peers have rights. When this returns, nothing reads or writes the memory from before, except as part of the new registration.
-    pub fn reregister(
-        &self,
-        keys: Keys,
-        region: Region,
-        terms: Terms,
-    ) -> Result<Keys, WindowsBound> {
+    pub fn reregister(&self, keys: Keys, region: Region, terms: Terms) -> Result<Keys, Busy> {
         let registration = Arc::new(Registration::new(region, terms));
+        let before = self.local.read().get(&keys.lkey).cloned();
+        if let Some(before) = before {
+            self.grantors.close(&before.granted, keys.rkey)?;
+        }
         let mut keyring = self.keyring.lock();
         let mut local = self.local.write();
         let mut remote = self.remote.write();
         let old = local.get(&keys.lkey).cloned();
         let bound = old.as_ref().map_or(0, |old| old.bound_windows());
         if bound > 0 {
-            return Err(WindowsBound(bound));
+            return Err(Busy::Windows(bound));
         }
         let same =
             |a: Option<&Use>, b: Option<&Use>| a.zip(b).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
@@ -536,6 +613,40 @@ impl MrTable {
         if !is_remote(registration.access) {
             (self.report)(span.stag.get());
         }
+    }
+
+    /// Calls `grant` with the terms on which a connected peer may use a region by itself, if it may; and with a check that is to be true while no other thread
+    /// revokes grants of that connection. `grant` allocates nothing.
+    pub fn grant(
+        &self,
+        stream: StreamId,
+        stag: STag,
+        denied: Access,
+        grant: impl FnOnce(&RegionTerms, &dyn Fn() -> bool),
+    ) {
+        let found = self.remote.read().get(&stag.get()).cloned();
+        if let Some(registration) = found
+            && let Some(terms) = registration.terms(stream, stag, denied)
+        {
+            registration.granted.begin();
+            grant(&terms, &|| registration.granted.may_be());
+        }
+    }
+
+    /// Has grants of a connection revoked with their regions from now on.
+    pub fn add_grantor(&self, grantor: Arc<dyn Grantor>) {
+        self.grantors.add(grantor);
+    }
+
+    /// The connection has no grants any more.
+    pub fn remove_grantor(&self, grantor: &Arc<dyn Grantor>) {
+        self.grantors.remove(grantor);
+    }
+
+    /// Changes whenever grants are revoked with their regions.
+    #[inline]
+    pub fn revocations(&self) -> u32 {
+        self.grantors.revocations()
     }
 
     /// The region of a scatter/gather element.

@@ -1,8 +1,12 @@
-//! Datagram queue pairs and their peers on this host, which share memory: meetings, and the order of datagrams between socket and lane
-//! (`rfc-notes/same-host.md`).
+//! Queue pairs and their peers on this host, which share memory: meetings, the order of datagrams between socket and lane, and the choice between lane and
+//! one-sided copies (`rfc-notes/same-host.md`).
+
+mod copy_choice;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+
+pub use copy_choice::CopyChoice;
 
 /// Time after which what the socket has carried is received, or lost.
 const LATE: Duration = Duration::from_millis(100);

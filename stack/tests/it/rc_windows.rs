@@ -361,7 +361,7 @@ fn a_region_with_windows_is_busy() {
     // The binding needs no word of the peer's, though this side may not send yet.
     server.expect(1, WcOpcode::BindMw);
     let busy = mr.deregister().unwrap_err();
-    assert_eq!(busy.windows, 1);
+    assert_eq!(busy.windows(), 1);
     let place = busy.mr.addr();
     client.memory.write(0, &[7]);
     client.post(2, write(key, place), &[client.mr.sge(..1)]);

@@ -503,6 +503,9 @@ enum dgiwarpdv_counter {
 	DGIWARPDV_LANE_REFUSED_USER,
 	/* Octets of those that arrived through shared memory whose payload was placed straight from there. */
 	DGIWARPDV_LANE_OCTETS_PLACED,
+	/* Writes and Reads that the queue pair did alone, by copying to or from the memory of a peer on this host, and their octets. */
+	DGIWARPDV_ONE_SIDED_OPERATIONS,
+	DGIWARPDV_ONE_SIDED_OCTETS,
 	/* Number of counters in this header. */
 	DGIWARPDV_COUNTERS
 };

@@ -71,6 +71,8 @@ const NAMES: &[&CStr] = &[
     c"lane_refused_late",
     c"lane_refused_user",
     c"lane_octets_placed",
+    c"one_sided_operations",
+    c"one_sided_octets",
 ];
 
 /// Value of a counter by name.

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use dgiwarp_ddp::STag;
 use dgiwarp_llp_tcp_mpa::{Role, Rtr, TcpEnd};
 use dgiwarp_memory::Access;
 use dgiwarp_rdmap::stream::{Capabilities, Depths, Peer, Stream, StreamError};
@@ -48,6 +49,8 @@ pub struct RcEngine {
     pub(super) is_initiator: bool,
     pub(super) stream: RcStream,
     pub(super) acks: Acks,
+    /// The STag that the peer has used last.
+    pub(super) used: Option<STag>,
     pub(super) detect_peer: DetectPeer,
     pub(super) rnr_queue: RnrQueue,
     /// The first ULPDU of `rnr_queue` has waited for too long.
@@ -113,6 +116,7 @@ impl RcEngine {
                 None => stream,
             },
             acks: Acks::default(),
+            used: None,
             detect_peer: DetectPeer::default(),
             rnr_queue: RnrQueue::default(),
             rnr_timed_out: false,
@@ -232,6 +236,12 @@ impl RcEngine {
     /// Whether no posted work request needs the peer: there is none, or those that are there may not begin.
     fn needs_no_peer(&self) -> bool {
         self.sends.is_empty() || (self.sq_drain.holds() && self.sends.oldest_begun().is_none())
+    }
+
+    /// Whether all posted work requests are complete.
+    #[inline]
+    pub fn has_completed_all(&self) -> bool {
+        self.sends.is_empty()
     }
 
     /// Sets the rights that no key gives the peer from now on.

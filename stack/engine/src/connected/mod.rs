@@ -32,8 +32,8 @@ pub use engine::{RcEngine, flush_receives};
 pub use llp::Llp;
 pub use receive::{DirectFront, DirectInput, ShortInput};
 pub use state::RcConfig;
-pub use transmit::ROOM;
 pub(crate) use transmit::update;
+pub use transmit::{OneSidedData, OneSidedSpan, ROOM};
 pub use wqe::{MAX_INLINE, MemoryWork, RcData, RcSendWqe, RcWork};
 pub use zero_copy::{StreamSink, Taken};
 

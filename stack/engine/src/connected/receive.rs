@@ -1,6 +1,7 @@
 //! Reception: ULPDUs go to the stream, or wait for a posted receive.
 
 mod direct;
+mod grants;
 mod short;
 
 use std::time::{Duration, Instant};
@@ -126,6 +127,7 @@ impl RcEngine {
                         sends: &mut self.sends,
                         proven: &mut self.acks.proven,
                         waiter: &self.waiter,
+                        used: &mut self.used,
                         failed: None,
                     };
                     let handled = self.stream.handle_ulpdu(ulpdu, &mut ulp);
@@ -180,6 +182,7 @@ impl RcEngine {
                 sends: &mut self.sends,
                 proven: &mut self.acks.proven,
                 waiter: &self.waiter,
+                used: &mut self.used,
                 failed: None,
             };
             let handled = self.stream.handle_ulpdu(ulpdu, &mut ulp);

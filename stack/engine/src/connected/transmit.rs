@@ -1,6 +1,9 @@
 //! Transmission: work requests and responses become FPDUs.
 
+mod one_sided;
 mod short;
+
+pub use one_sided::{OneSidedData, OneSidedSpan};
 
 use std::time::Instant;
 
@@ -429,6 +432,7 @@ impl RcEngine {
             self.counters.count_sent(1, octets);
             self.counters.octets_staged += u64::from(source.length);
         }
+        self.used = Some(source.stag);
         self.stream.read_segment_sent(source.length);
         Ok(())
     }

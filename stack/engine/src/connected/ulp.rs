@@ -58,6 +58,8 @@ pub(super) struct Ulp<'a, C> {
     /// Sends and Writes that the peer has placed as its answers to later requests prove.
     pub(super) proven: &'a mut u64,
     pub(super) waiter: &'a WeakWaiter,
+    /// The STag of the last Write that was placed.
+    pub(super) used: &'a mut Option<STag>,
     /// A Read or atomic whose own memory could not be written.
     pub(super) failed: Option<u64>,
 }
@@ -114,6 +116,7 @@ impl<C: CompletionSink, P: Placeable + ?Sized> TaggedBuffers<P> for Ulp<'_, C> {
             .reached(start.get(), length, true)
             .ok_or(TaggedError::BaseOrBounds)?;
         payload.place(0, &slice);
+        *self.used = Some(stag);
         Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! Registration, restrictions and the way out of the table.
 
+mod grants;
+
 use super::*;
 use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_memory::Buffer;

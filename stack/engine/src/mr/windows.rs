@@ -11,6 +11,7 @@ use dgiwarp_ddp::STag;
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_memory::{Access, Region};
 
+use super::grants::Granted;
 use super::keys::{index, with_index};
 use super::{Keys, Kind, MrTable, PdId, Registration, Restrictions, StreamId, Use};
 use crate::types::MwType;
@@ -286,6 +287,7 @@ impl MrTable {
             },
             kind: Kind::Window(bind.kind),
             windows: None,
+            granted: Granted::default(),
         };
         Ok((registration, Arc::clone(windows)))
     }
@@ -328,6 +330,7 @@ impl MrTable {
             only_qp: None,
             kind: Kind::Fast,
             windows: access.contains(Access::MW_BIND).then(Windows::default),
+            granted: Granted::default(),
         });
         let keys = Keys {
             lkey: with_index(*local_index, rkey),
@@ -357,6 +360,13 @@ impl MrTable {
         by_peer: bool,
     ) -> Result<(), TaggedError> {
         let key = stag.get();
+        let found = self.remote.read().get(&key).cloned();
+        if let Some(registration) = found
+            && registration.may_be_invalidated(stream, by_peer).is_ok()
+        {
+            // A peer that does not end its copy keeps no other thread from its work.
+            let _ = self.grantors.close(&registration.granted, key);
+        }
         let mut keyring = self.keyring.lock();
         let mut local = self.local.write();
         let mut remote = self.remote.write();

@@ -100,6 +100,10 @@ counters! {
     lane_refused_offer,
     /// Connections that did because no offer came in time.
     lane_refused_late,
+    /// Writes and Reads of a connected QP that it did alone, by copying to or from the memory of a peer on this host.
+    one_sided_operations,
+    /// Octets of them.
+    one_sided_octets,
 }
 
 /// Counters that are not zero, in one line: `segments_sent 10, octets_sent 640, bad-crc 1`.

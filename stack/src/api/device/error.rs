@@ -63,6 +63,9 @@ pub enum Error {
         /// How many there are.
         windows: usize,
     },
+    /// A peer on this host copies from the region or to it, and did not end within a second.
+    #[error("a peer on this host copies from or to the region, and does not end")]
+    PeerCopies,
     /// A peer did not give its cookie in time.
     #[error("no cookie from {peer} in time")]
     NoCookie {
@@ -129,7 +132,7 @@ impl Error {
             | Self::Route { source, .. }
             | Self::System { source, .. } => source.raw_os_error().unwrap_or(5),
             Self::StagTaken { .. } | Self::Attached { .. } => 98,
-            Self::WindowsBound { .. } => 16,
+            Self::WindowsBound { .. } | Self::PeerCopies => 16,
             Self::NoCookie { .. } => 110,
             Self::Limit { .. } | Self::NotAGroup { .. } | Self::NotAttached { .. } => 22,
         }

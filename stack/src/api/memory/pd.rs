@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dgiwarp_llp_udp::Peer;
 
 use crate::{Access, Error, Region, Rnic, Sge};
-use dgiwarp_engine::mr::{Keys, PdId, RegisterError, Terms, WindowsBound};
+use dgiwarp_engine::mr::{Busy, Keys, PdId, RegisterError, Terms};
 
 /// How memory is registered, and which datagrams may use it.
 ///
@@ -162,14 +162,26 @@ fn check_wrap(iova: u64, length: usize) -> Result<(), Error> {
     Error::check_limit("region length", length, 0, max)
 }
 
-/// Memory windows are bound to a region, so that it cannot be deregistered (`EBUSY` of `ibv_dereg_mr(3)`).
+/// A region cannot be deregistered now (`EBUSY` of `ibv_dereg_mr(3)`): memory windows are bound to it, or a peer on this host copies from it or to it and did
+/// not end within a second, since it is stopped.
 #[derive(Debug, thiserror::Error)]
-#[error("{windows} memory windows are bound to the region")]
+#[error("{reason}")]
 pub struct MrBusy {
     /// The region, still registered.
     pub mr: Mr,
-    /// How many there are.
-    pub windows: usize,
+    #[source]
+    reason: Busy,
+}
+
+impl MrBusy {
+    /// Memory windows that are bound to the region.
+    #[must_use]
+    pub fn windows(&self) -> usize {
+        match self.reason {
+            Busy::Windows(windows) => windows,
+            Busy::PeerCopies => 0,
+        }
+    }
 }
 
 /// Registered memory (`ibv_mr`). Dropping it deregisters: afterwards nothing reads or writes the region any more, not through
@@ -201,7 +213,7 @@ impl Mr {
         self.iova
     }
 
-    /// Deregisters the region unless memory windows are bound to it (`ibv_dereg_mr(3)`).
+    /// Deregisters the region (`ibv_dereg_mr(3)`) unless memory windows are bound to it, or a peer on this host does not end a copy.
     ///
     /// # Errors
     /// [`MrBusy`], which holds the region.
@@ -209,7 +221,7 @@ impl Mr {
         let table = Arc::clone(&self.pd.rnic.shared.mrs);
         match table.try_deregister(self.keys) {
             Ok(()) => Ok(()),
-            Err(WindowsBound(windows)) => Err(MrBusy { mr: self, windows }),
+            Err(reason) => Err(MrBusy { mr: self, reason }),
         }
     }
 
@@ -217,8 +229,8 @@ impl Mr {
     /// that was invalidated; restrictions do not last. Afterwards nothing reads or writes the old memory any more, unless it is part of the new.
     ///
     /// # Errors
-    /// [`Error::Limit`] if the last address would wrap, [`Error::WindowsBound`] if memory windows are bound to the region. It stays as it was
-    /// then.
+    /// [`Error::Limit`] if the last address would wrap, [`Error::WindowsBound`] if memory windows are bound to the region, [`Error::PeerCopies`] if a peer on
+    /// this host does not end a copy. It stays as it was then.
     pub fn reregister(
         &mut self,
         pd: &Pd,
@@ -238,7 +250,10 @@ impl Mr {
         };
         let table = &self.pd.rnic.shared.mrs;
         let done = table.reregister(self.keys, region, terms);
-        self.keys = done.map_err(|WindowsBound(windows)| Error::WindowsBound { windows })?;
+        self.keys = done.map_err(|busy| match busy {
+            Busy::Windows(windows) => Error::WindowsBound { windows },
+            Busy::PeerCopies => Error::PeerCopies,
+        })?;
         self.pd = pd.clone();
         self.iova = iova;
         self.length = length;

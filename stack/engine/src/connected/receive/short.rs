@@ -59,6 +59,7 @@ impl RcEngine {
                 sends: &mut self.sends,
                 proven: &mut self.acks.proven,
                 waiter: &self.waiter,
+                used: &mut self.used,
                 failed: None,
             };
             let result = self.stream.handle_ulpdu(ulpdu, &mut ulp);

@@ -4,6 +4,7 @@ mod ack_request;
 mod detect_peer;
 mod memory;
 pub(super) mod memory_llp;
+mod one_sided;
 mod operation;
 mod peer_end;
 mod rnr_limits;

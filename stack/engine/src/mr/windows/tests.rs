@@ -192,7 +192,7 @@ fn what_cannot_be_bound_changes_nothing() {
     assert_eq!(table.bind(STREAM, &reading), Ok(()));
     // The failed bindings did not count.
     assert_eq!(table.try_deregister(keys), Ok(()));
-    assert_eq!(table.try_deregister(read_only), Err(WindowsBound(1)));
+    assert_eq!(table.try_deregister(read_only), Err(Busy::Windows(1)));
     let elsewhere = StreamId {
         pd: PdId(2),
         ..STREAM
@@ -231,11 +231,11 @@ fn windows_keep_their_region() {
     );
     table.bind(STREAM, &bind(MwType::One, one, keys)).unwrap();
     table.bind(STREAM, &bind(MwType::Two, two, keys)).unwrap();
-    assert_eq!(table.try_deregister(keys), Err(WindowsBound(2)));
+    assert_eq!(table.try_deregister(keys), Err(Busy::Windows(2)));
     // Type 1 is bound anew, and emptied by a binding of no octets; its old key is dead.
     let next = increment(one);
     table.bind(STREAM, &bind(MwType::One, next, keys)).unwrap();
-    assert_eq!(table.try_deregister(keys), Err(WindowsBound(2)));
+    assert_eq!(table.try_deregister(keys), Err(Busy::Windows(2)));
     assert_eq!(
         write(&table, STREAM, one, 1010, 1),
         Err(TaggedError::InvalidStag)
@@ -250,7 +250,7 @@ fn windows_keep_their_region() {
         write(&table, STREAM, next, 1010, 1),
         Err(TaggedError::InvalidStag)
     );
-    assert_eq!(table.try_deregister(keys), Err(WindowsBound(1)));
+    assert_eq!(table.try_deregister(keys), Err(Busy::Windows(1)));
     // The program that does not ask closes them with the region.
     table.deregister(keys);
     assert_eq!(
@@ -308,7 +308,7 @@ fn a_queue_pair_takes_its_windows_with_it() {
         Err(TaggedError::InvalidStag)
     );
     assert_eq!(write(&table, OTHER, of_other, 1010, 1), Ok(()));
-    assert_eq!(table.try_deregister(keys), Err(WindowsBound(2)));
+    assert_eq!(table.try_deregister(keys), Err(Busy::Windows(2)));
 }
 
 #[test]
