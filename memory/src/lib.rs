@@ -13,7 +13,8 @@
 //! - [`socket::send`], the vectored socket call that sends bytes where they lie;
 //! - [`tcp_progress`], the state of a TCP connection (`TCP_INFO`);
 //! - [`move_up`], which gives a descriptor a high number;
-//! - [`lane`], octet streams through memory that two processes share.
+//! - [`lane`], octet streams through memory that two processes share;
+//! - [`PeerMemory`], the memory of another process.
 //!
 //! # What concurrent access means here
 //! Bulk copies are plain `memcpy`. Where the application writes a byte while a copy reads it, the copy
@@ -43,6 +44,8 @@ pub mod lane;
 mod mapped;
 mod mapping;
 mod on_demand;
+#[cfg(feature = "sockets")]
+mod peer_memory;
 mod piece;
 mod placeable;
 mod region;
@@ -57,6 +60,8 @@ pub use buffer::Buffer;
 pub use descriptor::move_up;
 pub use file::FileError;
 pub use mapped::{MappedError, check_mapped};
+#[cfg(feature = "sockets")]
+pub use peer_memory::{PeerMemory, allow_tracing, is_process_gone};
 pub use piece::{MAX_PIECES, Piece};
 pub use placeable::Placeable;
 pub use region::{AtomicError, OutOfBounds, Region, RegionSlice};

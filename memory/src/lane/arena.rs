@@ -7,6 +7,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::ends::{LaneInput, LaneOutput, Memory};
+use super::one_sided::{Grants, PAGE_OCTETS, Pages, PeerGrants};
 use super::protocol::{Control, Ring};
 use super::sync::Ordering;
 
@@ -16,13 +17,15 @@ mod tests;
 /// First octets of an arena.
 const MAGIC: u64 = u64::from_le_bytes(*b"DGWARENA");
 /// Version of the layout.
-const VERSION: u32 = 2;
-/// Octets before the rings.
+const VERSION: u32 = 3;
+/// Octets of a page.
 const PAGE: usize = 4096;
 /// Offset of the words of lane 0, and octets from there to those of lane 1.
 const CONTROLS: usize = 0x400;
+/// Offset of the words for one-sided copies of the maker; those of the taker follow them.
+const GRANTS: usize = PAGE;
 /// Offset of the ring of lane 0; that of lane 1 follows it.
-const RINGS: usize = PAGE;
+const RINGS: usize = 2 * PAGE;
 /// Logarithms of the octets of the longest ring. A lane begins with the least.
 const RING_LOGARITHMS: std::ops::RangeInclusive<u32> = 12..=20;
 const FIRST_RING: u32 = *RING_LOGARITHMS.start();
@@ -31,6 +34,7 @@ const FIRST_RING: u32 = *RING_LOGARITHMS.start();
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 const _: () = assert!(size_of::<Control>() <= CONTROLS && size_of::<Header>() <= CONTROLS);
+const _: () = assert!(GRANTS + 2 * PAGE_OCTETS == RINGS);
 
 /// Beginning of an arena. Written before the arena is handed over.
 #[repr(C)]
@@ -143,7 +147,8 @@ impl Shared {
 
     /// Takes memory for what a new arena uses: header, words, and the beginning of both rings.
     fn populate_first(&self, ring: usize) -> io::Result<()> {
-        self.populate(self.start, RINGS + (1 << FIRST_RING))?;
+        self.populate(self.start, GRANTS)?;
+        self.populate(self.at(RINGS), 1 << FIRST_RING)?;
         self.populate(self.at(RINGS + ring), 1 << FIRST_RING)
     }
 
@@ -169,7 +174,7 @@ impl Drop for Shared {
 /// Memory that two processes share, with a lane for each direction.
 #[derive(Debug)]
 pub struct Arena {
-    shared: Shared,
+    shared: Arc<Shared>,
     ring: usize,
 }
 
@@ -226,7 +231,10 @@ impl<'a> OfferedArena<'a> {
         }
         let ring = 1 << ring_logarithm;
         shared.populate_first(ring)?;
-        Ok(Arena { shared, ring })
+        Ok(Arena {
+            shared: Arc::new(shared),
+            ring,
+        })
     }
 }
 
@@ -243,7 +251,7 @@ const fn octets_of(ring: usize) -> usize {
 }
 
 impl Arena {
-    /// Octets of memory that an arena takes before a ring [grows](LaneOutput::grow).
+    /// Octets of memory that an arena takes before a ring [grows](LaneOutput::grow), with that for [grants](Self::grants).
     pub const FIRST_OCTETS: usize = octets_of(1 << FIRST_RING);
 
     /// Makes an arena with rings of up to 2^`ring_logarithm` octets, 12 to 20, and the descriptor to hand over.
@@ -268,7 +276,10 @@ impl Arena {
         };
         // SAFETY: the first octets of the mapping, which no other process has yet.
         unsafe { shared.header().write(header) };
-        let arena = Self { shared, ring };
+        let arena = Self {
+            shared: Arc::new(shared),
+            ring,
+        };
         for lane in 0..2 {
             // SAFETY: the words of a lane are inside the mapping, aligned to a page, and zero; every access to them is atomic.
             let words = unsafe { words_of(&arena.shared, lane).as_ref() };
@@ -285,6 +296,26 @@ impl Arena {
         self.shared.octets
     }
 
+    /// Regions that an end grants to its peer, and those that the peer grants to it. Both ends know the `token`.
+    #[must_use]
+    pub fn grants(&self, end: ArenaEnd, token: u128) -> (Grants, PeerGrants) {
+        let page = |index| self.shared.at(GRANTS + index * PAGE_OCTETS).cast();
+        let (own, peers) = match end {
+            ArenaEnd::Maker => (page(0), page(1)),
+            ArenaEnd::Taker => (page(1), page(0)),
+        };
+        let (receives, sends) = match end {
+            ArenaEnd::Maker => (1, 0),
+            ArenaEnd::Taker => (0, 1),
+        };
+        let lanes = [receives, sends].map(|lane| words_of(&self.shared, lane));
+        let pages = Pages::new(Arc::clone(&self.shared), [own, peers], lanes);
+        (
+            Grants::new(pages.clone(), token),
+            PeerGrants::new(pages, token),
+        )
+    }
+
     /// The lanes of an end: that in which it sends, and that in which it receives.
     #[must_use]
     pub fn lanes(self, end: ArenaEnd) -> (LaneOutput, LaneInput) {
@@ -293,7 +324,6 @@ impl Arena {
             ArenaEnd::Taker => (1, 0),
         };
         let Self { shared, ring } = self;
-        let shared = Arc::new(shared);
         let memory = |lane| {
             let words = words_of(&shared, lane);
             let octets = shared.at(RINGS + lane * ring);

@@ -90,6 +90,16 @@ pub(super) struct Bells {
     pub(super) room_wanted: AtomicU32,
 }
 
+/// State of the consumer's program, for one-sided copies.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Program {
+    /// Polls in vain, modulo 2^32.
+    pub(super) polls: AtomicU32,
+    /// Grants that the consumer has published, modulo 2^32.
+    pub(super) publications: AtomicU32,
+}
+
 /// The words of a lane, beside its ring.
 #[derive(Debug)]
 #[repr(C)]
@@ -102,6 +112,8 @@ pub(super) struct Control {
     pub(super) tail: Line<AtomicU64>,
     /// Written by both.
     pub(super) bells: Line<Bells>,
+    /// Written by the consumer.
+    pub(super) program: Line<Program>,
 }
 
 /// A mark as it stands in its word.

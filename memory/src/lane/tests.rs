@@ -18,7 +18,7 @@ const START: usize = 0x80;
 const END: usize = 0x88;
 const TAIL: usize = 0x100;
 /// Offset of the ring of lane 0.
-const RINGS: usize = 0x1000;
+const RINGS: usize = 0x2000;
 
 /// Both ends of an arena, and a mapping of it for a peer that does as it likes.
 struct Pair {
@@ -410,14 +410,14 @@ fn impossible_words_are_found() {
 fn arenas_that_could_fail_later_are_refused() {
     let (_, fd) = Arena::create(12).unwrap();
     // Another version, and another size of the rings than the file has.
-    for (offset, octets) in [(8, 1u32), (8, 3), (12, 13), (12, 40), (12, 21), (16, 1)] {
+    for (offset, octets) in [(8, 2u32), (8, 4), (12, 13), (12, 40), (12, 21), (16, 1)] {
         let (_, fd) = Arena::create(12).unwrap();
         scribble(&fd, offset, &octets.to_le_bytes());
         assert!(open(&fd).is_err(), "{octets} at {offset}");
     }
     // A file without seals could shrink.
     let mut file = tempfile();
-    file.write_all(&peek(&fd, 0, 4096 + 2 * 4096)).unwrap();
+    file.write_all(&peek(&fd, 0, RINGS + 2 * 4096)).unwrap();
     assert!(OfferedArena::check(file.as_fd()).is_err());
     // The seals hold.
     let sealed = std::fs::File::from(fd);

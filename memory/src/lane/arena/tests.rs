@@ -37,18 +37,19 @@ fn refused_size(file: &File) -> Option<u64> {
 #[test]
 fn a_file_has_the_length_of_an_arena() {
     let longest = octets_of(1 << 20);
-    assert_eq!(longest, 4096 + (2 << 20));
-    for octets in [4096, longest] {
+    assert_eq!(longest, 8192 + (2 << 20));
+    for octets in [8192, longest] {
         assert_eq!(refused_size(&file(octets, SEALS)), None, "{octets}");
     }
-    for octets in [0, 4095, longest + 1] {
+    for octets in [0, 8191, longest + 1] {
         let refused = refused_size(&file(octets, SEALS));
         assert_eq!(refused, Some(octets as u64));
     }
     let (arena, fd) = Arena::create(14).unwrap();
-    assert_eq!(arena.octets(), 4096 + (2 << 14));
+    assert_eq!(arena.octets(), 8192 + (2 << 14));
     assert_eq!(length(fd.as_fd()).unwrap(), arena.octets() as u64);
     assert_eq!(Arena::create(12).unwrap().0.octets(), Arena::FIRST_OCTETS);
+    assert_eq!(Arena::FIRST_OCTETS, 16 << 10);
 }
 
 #[test]

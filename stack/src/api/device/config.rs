@@ -318,11 +318,12 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "DGIWARP_SAME_HOST",
-        help: "connections and datagrams within this host: auto and ring take them through shared memory where the peer does too, off leaves them to TCP and UDP",
+        help: "connections and datagrams within this host: auto takes them through shared memory where the peer does too, and reads and writes memory of a peer that does not poll where the kernel lets it; direct asks the kernel to let peers do that; ring keeps to shared memory; off leaves all to TCP and UDP",
         set: |config, text| {
             config.same_host = match text {
                 "auto" => SameHostMode::Auto,
                 "ring" => SameHostMode::Ring,
+                "direct" => SameHostMode::Direct,
                 "off" => SameHostMode::Off,
                 _ => return None,
             };
@@ -332,6 +333,7 @@ pub const KNOBS: &[Knob] = &[
             let word = match config.same_host {
                 SameHostMode::Auto => "auto",
                 SameHostMode::Ring => "ring",
+                SameHostMode::Direct => "direct",
                 SameHostMode::Off => "off",
             };
             word.to_owned()
@@ -393,9 +395,12 @@ pub const KNOBS: &[Knob] = &[
 /// Way of connections and datagrams whose ends are on one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SameHostMode {
-    /// The default: the fastest way that both ends have, which is that of [`Ring`](Self::Ring) in this version.
+    /// The default: shared memory as with [`Ring`](Self::Ring), and Writes and Reads of connections whose peer does not poll by copies from and to the memory of its
+    /// process, where both ends have this and the kernel allows it.
     #[default]
     Auto,
+    /// As [`Auto`](Self::Auto), and all processes of this one's user may trace it, so that they may copy where Yama restricts that (`PR_SET_PTRACER` of `prctl(2)`).
+    Direct,
     /// Shared memory, where the peer has it too; faults, captures and limits of the rate keep the queue pairs of a device on sockets.
     Ring,
     /// TCP and UDP.
@@ -513,6 +518,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether ends of connections within this host may copy from and to each other's memory alone.
+    pub(crate) fn copies_one_sided(&self) -> bool {
+        matches!(self.same_host, SameHostMode::Auto | SameHostMode::Direct)
+    }
+
     /// Whether connections within this host may go through shared memory. Faults, captures and rates are about a network.
     pub(crate) fn shares_host(&self) -> bool {
         let on_network = self.fault.is_some() || self.pcap.is_some() || self.max_rate > 0;

@@ -235,6 +235,13 @@ impl CompletionQueue {
         self.take(out)
     }
 
+    /// How often a program has polled, found something or not.
+    #[inline]
+    pub(crate) fn polls(&self) -> u64 {
+        let found = self.polls_with_completions.load(Ordering::Relaxed);
+        self.poll_set.arming().polls().wrapping_add(found.into())
+    }
+
     #[inline]
     fn take(&self, out: &mut [Wc]) -> Result<usize, CqError> {
         if self.has_completions() {

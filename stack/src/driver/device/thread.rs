@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use dgiwarp_memory::allow_tracing;
 use nix::poll::{PollTimeout, poll};
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use nix::sys::pthread::pthread_self;
@@ -27,7 +28,7 @@ use crate::driver::reactor::waker::{TASK, Task, WAKE, WRITABLE, Waker};
 use crate::driver::same_host::meeting::SameHost;
 use crate::driver::same_host::names::{Names, Reach};
 use crate::driver::tcp::lingering::{LingeringSocket, LingeringSockets};
-use crate::{Config, Error};
+use crate::{Config, Error, SameHostMode};
 
 /// Interval of the checks of polled queues, at first and after a while.
 const TICK: Duration = Duration::from_millis(1);
@@ -59,6 +60,8 @@ pub(crate) struct Background {
     mulpdu: Option<u16>,
     /// Connections within this host go through shared memory once TCP has carried this many octets of them.
     shares_host_after: Option<u64>,
+    /// Their ends copy alone, where the kernel lets them.
+    copies_one_sided: bool,
     /// Names at which their ends meet.
     names: Names,
     /// Meetings of such connections, from the first one on.
@@ -80,6 +83,12 @@ struct Seen {
 
 impl Background {
     pub(crate) fn new(config: &Config, events: Arc<Events>) -> Result<Arc<Self>, Error> {
+        if config.same_host == SameHostMode::Direct
+            && let Err(error) = allow_tracing()
+        {
+            // Kernels without Yama have no such call, and need none.
+            tracing::debug!(%error, "processes of this user may trace this one as the system has it");
+        }
         let waker = Waker::new()?;
         let lingering = LingeringSockets::new()?;
         waker.add_task(lingering.work_fd())?;
@@ -98,6 +107,7 @@ impl Background {
             max_mtu: config.max_mtu,
             mulpdu: (config.mulpdu > 0).then_some(config.mulpdu),
             shares_host_after: config.shares_host().then_some(config.same_host_after),
+            copies_one_sided: config.copies_one_sided(),
             names: Names::new(config.host_dir.as_deref().filter(|_| config.shares_host())),
             same_host: OnceLock::new(),
             autocorks: config.autocork,
@@ -144,6 +154,11 @@ impl Background {
     /// Octets of a connection within this host that TCP carries before shared memory does. `None` where TCP carries all.
     pub(crate) fn shares_host_after(&self) -> Option<u64> {
         self.shares_host_after
+    }
+
+    /// Whether ends of connections within this host copy from and to each other's memory alone.
+    pub(crate) fn copies_one_sided(&self) -> bool {
+        self.copies_one_sided
     }
 
     /// How a peer may be reached to share memory with it, whose address is one of this network namespace or not. `None` where sockets carry all.

@@ -157,6 +157,11 @@ impl<S: QpState> QpCore<S> {
         S::work(self, state);
     }
 
+    /// Registered memory.
+    pub(crate) const fn mrs(&self) -> &Arc<MrTable> {
+        &self.mrs
+    }
+
     pub(crate) fn background(&self) -> &Background {
         self.recv_cq.background()
     }

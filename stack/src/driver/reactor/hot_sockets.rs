@@ -29,6 +29,8 @@ pub(crate) struct HotSocket {
     hits: u32,
     /// Taken out of the queue's epoll set, which else costs every datagram a call back.
     parked: bool,
+    /// The member counts polls in vain.
+    counts_polls: bool,
 }
 
 /// The hot sockets of a completion queue.
@@ -70,16 +72,19 @@ impl HotSockets {
             .filter(|&i| (again && full) || self.entries[i].misses >= PATIENCE)
             .map(|i| self.entries.swap_remove(i));
         if again {
-            self.entries.push(HotSocket {
-                id,
-                member,
-                socket,
-                misses: 0,
-                hits: 0,
-                parked: false,
-            });
+            self.entries.push(HotSocket::new(id, member, socket));
         }
         gone.filter(|hot| hot.parked)
+    }
+
+    /// A member counts polls: its first socket is hot if there is room.
+    pub(crate) fn warm(&mut self, id: MemberId, member: Arc<dyn Member>) {
+        let known = |hot: &&mut HotSocket| hot.id == id && hot.socket == 0;
+        if let Some(hot) = self.entries.iter_mut().find(known) {
+            hot.counts_polls = member.counts_polls();
+        } else if self.entries.len() < Self::SIZE {
+            self.entries.push(HotSocket::new(id, member, 0));
+        }
     }
 
     /// Whether a check found this socket lately; records that one did.
@@ -145,6 +150,25 @@ impl HotSockets {
 }
 
 impl HotSocket {
+    fn new(id: MemberId, member: Arc<dyn Member>, socket: SocketIndex) -> Self {
+        let counts_polls = member.counts_polls();
+        Self {
+            id,
+            member,
+            socket,
+            misses: 0,
+            hits: 0,
+            parked: false,
+            counts_polls,
+        }
+    }
+
+    /// Whether its member counts polls in vain.
+    #[inline]
+    pub(crate) const fn counts_polls(&self) -> bool {
+        self.counts_polls
+    }
+
     pub(crate) fn is_parked(&self) -> bool {
         self.parked
     }

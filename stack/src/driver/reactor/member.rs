@@ -67,6 +67,14 @@ pub(crate) trait Member: Debug + Send + Sync {
         next: NextReceive,
     ) -> Option<Received>;
 
+    /// Whether it counts polls that find nothing.
+    fn counts_polls(&self) -> bool {
+        false
+    }
+
+    /// A program's poll has found nothing on its socket, which is tried on every poll.
+    fn polled_in_vain(&self) {}
+
     /// Receives once from a socket that is tried on every poll: `receive` is called when its descriptor is readable.
     #[inline]
     fn receive_hot(

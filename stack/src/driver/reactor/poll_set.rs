@@ -22,6 +22,7 @@ use crate::Error;
 use crate::driver::reactor::adaptive_arming::AdaptiveArming;
 use crate::driver::reactor::hot_sockets::{HotSocket, HotSockets};
 use crate::driver::reactor::member::{Member, MemberId, NextReceive, Received, SocketIndex};
+use crate::driver::reactor::poll_set::memory_input::Changed;
 use crate::driver::reactor::run_queue::RunQueue;
 use crate::driver::reactor::timers::Timers;
 use crate::driver::reactor::waker::Waker;
@@ -76,8 +77,8 @@ pub(crate) struct PollSet {
     ready: RunQueue<MemberId>,
     /// Readable while `ready` has any. Made for the first one.
     ready_fd: OnceLock<EventFd>,
-    /// Members whose input comes from elsewhere since the last poll.
-    moved: RunQueue<MemberId>,
+    /// Members that are to be found elsewhere, or tried on every poll, from the next poll on.
+    changed: RunQueue<Changed>,
     /// Members whose peers may wait for an acknowledgement.
     pub(super) pending_acks: RunQueue<MemberId>,
     /// The last poll received something.
@@ -119,7 +120,7 @@ impl PollSet {
             unsent: RunQueue::new(),
             ready: RunQueue::new(),
             ready_fd: OnceLock::new(),
-            moved: RunQueue::new(),
+            changed: RunQueue::new(),
             pending_acks: RunQueue::new(),
             busy: AtomicBool::new(false),
             timers: Timers::new(),
@@ -246,11 +247,11 @@ impl PollSet {
         if self.unsent.any() {
             self.flush_unsent();
         }
-        if self.moved.any() {
-            self.forget_moved(&mut poller);
+        if self.changed.any() {
+            self.take_changes(&mut poller);
         }
         let next = self.next_receive(by);
-        let mut got = self.receive_hot(&mut poller, next);
+        let mut got = self.receive_hot(&mut poller, by, next);
         if got {
             poller.empty_polls = 0;
             poller.busy_polls += 1;
@@ -296,7 +297,7 @@ impl PollSet {
     }
 
     #[inline]
-    fn receive_hot(&self, poller: &mut Poller, next: NextReceive) -> bool {
+    fn receive_hot(&self, poller: &mut Poller, by: By, next: NextReceive) -> bool {
         let mut got = false;
         let count = poller.hot.len();
         poller.first = poller.first.wrapping_add(1);
@@ -313,10 +314,14 @@ impl PollSet {
                     self.park(poller, position);
                 }
                 position += 1;
-            } else if let Some(gone) = poller.hot.miss(position) {
-                self.put_back(&gone);
             } else {
-                position += 1;
+                if by == By::Poller && hot.counts_polls() {
+                    hot.member.polled_in_vain();
+                }
+                match poller.hot.miss(position) {
+                    Some(gone) => self.put_back(&gone),
+                    None => position += 1,
+                }
             }
             if position >= poller.hot.len() {
                 position = 0;

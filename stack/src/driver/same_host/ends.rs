@@ -7,6 +7,7 @@ use dgiwarp_memory::lane::{LaneInput, LaneOutput};
 use socket2::Socket;
 
 use crate::driver::same_host::budget::Share;
+use crate::driver::same_host::grants::CopyEnds;
 
 /// The Unix socket of two ends that have lanes: shut down when this end goes, which ends the lanes for the other one too.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct LaneEnds {
     pub(crate) share: Share,
     /// `None` where a connection's end is that of the lanes.
     pub(crate) link: Option<Link>,
+    /// For one-sided copies, where the kernel tells the peer's process.
+    pub(crate) copies: Option<CopyEnds>,
 }
 
 impl LaneEnds {
@@ -43,10 +46,15 @@ impl LaneEnds {
             input,
             share,
             link: None,
+            copies: None,
         }
     }
 
     pub(crate) fn with_link(self, link: Option<Link>) -> Self {
         Self { link, ..self }
+    }
+
+    pub(crate) fn with_copies(self, copies: Option<CopyEnds>) -> Self {
+        Self { copies, ..self }
     }
 }

@@ -1,6 +1,7 @@
 //! Meeting of two queue pairs on one host: token, Unix socket, arena (rfc-notes/same-host.md).
 
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use crate::driver::reactor::io_set::{Cause, IoId, IoSet, Locked};
 use crate::driver::reactor::waker::{Task, Waker};
 use crate::driver::same_host::budget::{BUDGET, Share};
 use crate::driver::same_host::ends::{LaneEnds, Link};
+use crate::driver::same_host::grants::CopyEnds;
 use crate::driver::same_host::names::{Names, Reach, SocketFile, TOKEN_BITS};
 use crate::{Error, QpCounters};
 
@@ -30,7 +32,7 @@ const MOST: usize = 64;
 const RING_LOGARITHM: u32 = 20;
 /// Octets of an offer, and its first ones: name, version and a reserved field.
 const OFFER: usize = 24;
-const BEGINNING: [u8; 8] = *b"DGiH\x00\x02\x00\x00";
+const BEGINNING: [u8; 8] = *b"DGiH\x00\x03\x00\x00";
 /// User of processes whose own one a user namespace does not know (`user_namespaces(7)`): no two of them are known to be one.
 const UNKNOWN_USER: u32 = 65_534;
 
@@ -93,17 +95,28 @@ pub(crate) struct Invited {
     pub(crate) life: u32,
 }
 
-/// An arena with its share of the budget.
+/// An arena with its share of the budget, and the peer's process.
 #[derive(Debug)]
 struct CountedArena {
     arena: Arena,
     share: Share,
+    peer: ProcessId,
 }
 
 impl CountedArena {
-    fn ends(self, end: ArenaEnd, link: Option<&Arc<Socket>>) -> LaneEnds {
+    fn ends(self, end: ArenaEnd, token: u128, link: Option<&Arc<Socket>>) -> LaneEnds {
+        // Connections alone copy.
+        let copies = match (link, self.peer) {
+            (None, Some(peer)) => {
+                let grants = self.arena.grants(end, token);
+                Some(CopyEnds::new(grants, peer))
+            }
+            (Some(_), _) | (None, None) => None,
+        };
         let link = link.map(|socket| Link::new(Arc::clone(socket)));
-        LaneEnds::new(self.arena.lanes(end), self.share).with_link(link)
+        LaneEnds::new(self.arena.lanes(end), self.share)
+            .with_link(link)
+            .with_copies(copies)
     }
 }
 
@@ -150,7 +163,7 @@ impl Watched {
 #[derive(Debug)]
 enum News {
     /// The peer's arena, and the socket that it came by.
-    Offered(Result<(CountedArena, Socket), Refused>),
+    Offered(Result<(CountedArena, Socket, u128), Refused>),
     /// The link has ended.
     Ended,
 }
@@ -323,10 +336,10 @@ impl SameHost {
                 {
                     return None;
                 }
-                let Watched::Meeting(Meeting { socket, .. }) = meetings.remove(id)? else {
+                let Watched::Meeting(Meeting { socket, token, .. }) = meetings.remove(id)? else {
                     return None;
                 };
-                let offered = arena.map(|arena| (arena, socket));
+                let offered = arena.map(|arena| (arena, socket, token));
                 Some((invited, News::Offered(offered)))
             }
             Err(reason) => {
@@ -337,10 +350,14 @@ impl SameHost {
     }
 
     /// Gives a queue pair the lanes of an arena that its peer made.
-    fn enter(&self, invited: &Invited, arena: CountedArena, socket: Socket) -> Result<(), Refused> {
+    fn enter(
+        &self,
+        invited: &Invited,
+        (arena, socket, token): (CountedArena, Socket, u128),
+    ) -> Result<(), Refused> {
         let guest = invited.guest.upgrade().ok_or(Refused::Gone)?;
         let link = guest.keeps_link().then(|| Arc::new(socket));
-        let ends = arena.ends(ArenaEnd::Taker, link.as_ref());
+        let ends = arena.ends(ArenaEnd::Taker, token, link.as_ref());
         if !guest.attach_lanes(invited.life, ends, true) {
             return Err(Refused::Gone);
         }
@@ -352,11 +369,12 @@ impl SameHost {
         let guest = invited.guest.upgrade().ok_or(Refused::Gone)?;
         let socket = self.names.connect(token).map_err(Refused::Namespace)?;
         let socket = Arc::new(socket);
-        check_user(&socket)?;
+        let peer = check_user(&socket)?;
         let share = Share::take(Arena::FIRST_OCTETS).ok_or(Refused::Budget)?;
         let (arena, fd) = Arena::create(RING_LOGARITHM).map_err(Refused::Memory)?;
         let link = guest.keeps_link().then(|| Arc::clone(&socket));
-        let ends = CountedArena { arena, share }.ends(ArenaEnd::Maker, link.as_ref());
+        let arena = CountedArena { arena, share, peer };
+        let ends = arena.ends(ArenaEnd::Maker, token, link.as_ref());
         // The peer may use its lane, and ring, as soon as it has the arena.
         if !guest.attach_lanes(invited.life, ends, false) {
             return Err(Refused::Gone);
@@ -384,8 +402,11 @@ impl SameHost {
     }
 }
 
-/// Checks that the peer of a Unix socket is of this process's user.
-fn check_user(socket: &Socket) -> Result<(), Refused> {
+/// Number of a process; `None` for one in a process namespace that has none for it here.
+type ProcessId = Option<NonZeroU32>;
+
+/// Checks that the peer of a Unix socket is of this process's user. Returns its process.
+fn check_user(socket: &Socket) -> Result<ProcessId, Refused> {
     let peer = getsockopt(socket, sockopt::PeerCredentials)
         .map_err(|errno| Refused::Socket(errno.into()))?;
     let user = peer.uid();
@@ -393,12 +414,12 @@ fn check_user(socket: &Socket) -> Result<(), Refused> {
         return Err(Refused::User(user));
     }
     tracing::debug!(pid = peer.pid(), user, "a peer on this host shares memory");
-    Ok(())
+    Ok(u32::try_from(peer.pid()).ok().and_then(NonZeroU32::new))
 }
 
 /// Takes the arena of an offer.
 fn take(socket: &Socket, token: u128) -> Result<CountedArena, Refused> {
-    check_user(socket)?;
+    let peer = check_user(socket)?;
     let mut octets = [0; OFFER + 1];
     let (len, fd) =
         receive_with_descriptor(socket.as_fd(), &mut octets).map_err(Refused::Socket)?;
@@ -410,7 +431,7 @@ fn take(socket: &Socket, token: u128) -> Result<CountedArena, Refused> {
     // Before any of its memory is taken.
     let share = Share::take(Arena::FIRST_OCTETS).ok_or(Refused::Budget)?;
     let arena = offered.open()?;
-    Ok(CountedArena { arena, share })
+    Ok(CountedArena { arena, share, peer })
 }
 
 impl Task for SameHost {
@@ -429,9 +450,7 @@ impl Task for SameHost {
         // Without the lock of the meetings: a queue pair that invites has its own.
         let taken = news.into_iter().map(|(invited, news)| {
             let entered = match news {
-                News::Offered(offered) => {
-                    offered.and_then(|(arena, socket)| self.enter(&invited, arena, socket))
-                }
+                News::Offered(offered) => offered.and_then(|offered| self.enter(&invited, offered)),
                 News::Ended => {
                     if let Some(guest) = invited.guest.upgrade() {
                         guest.detach_lanes(invited.life);
@@ -515,7 +534,7 @@ mod tests {
     fn offers_are_as_specified() {
         let token = 0x0012_3456_789a_bcde_fedc_ba98_7654_3210;
         let octets = offer(token);
-        assert_eq!(octets[..8], *b"DGiH\x00\x02\x00\x00");
+        assert_eq!(octets[..8], *b"DGiH\x00\x03\x00\x00");
         assert_eq!(u128::from_be_bytes(octets[8..].try_into().unwrap()), token);
         let mut other = octets;
         other[7] = 1;
@@ -552,20 +571,20 @@ mod tests {
     #[test]
     fn an_offer_beyond_the_budget_takes_no_memory() {
         let token = 77;
-        let octets: u64 = 0x1000 + (2 << 20);
+        let octets: u64 = 0x2000 + (2 << 20);
         let memory = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create(c"peer", memory).unwrap());
         file.set_len(octets).unwrap();
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
         let mut header = b"DGWARENA".to_vec();
-        header.extend_from_slice(&[2, 0, 0, 0, 20, 0, 0, 0]);
+        header.extend_from_slice(&[3, 0, 0, 0, 20, 0, 0, 0]);
         header.extend_from_slice(&octets.to_le_bytes());
         file.write_all_at(&header, 0).unwrap();
         let blocks = file.metadata().unwrap().blocks();
         let offer = || {
             let (ours, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
-            let mut message = b"DGiH\x00\x02\x00\x00".to_vec();
+            let mut message = b"DGiH\x00\x03\x00\x00".to_vec();
             message.extend_from_slice(&u128::to_be_bytes(token));
             let fds = [file.as_raw_fd()];
             sendmsg::<()>(

@@ -2,5 +2,6 @@
 
 pub(crate) mod budget;
 pub(crate) mod ends;
+pub(crate) mod grants;
 pub(crate) mod meeting;
 pub(crate) mod names;

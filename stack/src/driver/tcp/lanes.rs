@@ -8,7 +8,9 @@ use dgiwarp_memory::lane::{LaneCorrupt, LanePart};
 
 use crate::QpCounters;
 use crate::driver::same_host::ends::LaneEnds;
+use crate::driver::same_host::grants::CopyEnds;
 use crate::driver::tcp::counted_tcp::{CountedTcp, InputRoom};
+use crate::driver::tcp::one_sided::OneSided;
 
 /// Bells that one call takes from TCP. An honest peer has two under way, and more only while both directions are busy.
 const BELLS: usize = 64;
@@ -65,6 +67,10 @@ pub(crate) struct Lanes {
     octets_sent: u64,
     octets_received: u64,
     octets_placed: u64,
+    /// `None` where neither end copies alone.
+    one_sided: Option<OneSided>,
+    /// Counters of copies that are over.
+    past: QpCounters,
 }
 
 fn corrupt(error: LaneCorrupt) -> io::Error {
@@ -92,6 +98,8 @@ impl Lanes {
             octets_sent: 0,
             octets_received: 0,
             octets_placed: 0,
+            one_sided: None,
+            past: QpCounters::default(),
         }
     }
 
@@ -124,6 +132,46 @@ impl Lanes {
         counters.lane_octets_sent += self.octets_sent;
         counters.lane_octets_received += self.octets_received;
         counters.lane_octets_placed += self.octets_placed;
+        counters.add(&self.past);
+        if let Some(one_sided) = &self.one_sided {
+            one_sided.count(counters);
+        }
+    }
+
+    /// This end's part of one-sided copies, once.
+    pub(crate) fn take_copy_ends(&mut self) -> Option<CopyEnds> {
+        self.ends.copies.take()
+    }
+
+    /// Both ends may copy alone.
+    pub(crate) fn begin_one_sided(&mut self, one_sided: OneSided) {
+        self.one_sided = Some(one_sided);
+    }
+
+    /// No end copies alone any more.
+    pub(crate) fn end_one_sided(&mut self) {
+        if let Some(one_sided) = self.one_sided.take() {
+            one_sided.count(&mut self.past);
+        }
+    }
+
+    /// Whether this end may copy alone, as far as its lanes are concerned.
+    #[inline]
+    pub(crate) const fn may_copy(&self) -> bool {
+        self.one_sided.is_some() && matches!(self.sends, Sends::Lane)
+    }
+
+    #[inline]
+    pub(crate) const fn one_sided_mut(&mut self) -> Option<&mut OneSided> {
+        self.one_sided.as_mut()
+    }
+
+    /// Counts a poll of this end's program.
+    #[inline]
+    pub(crate) fn note_poll(&self) {
+        if let Some(one_sided) = &self.one_sided {
+            one_sided.note_poll();
+        }
     }
 
     /// The stream goes by the lane from here on.

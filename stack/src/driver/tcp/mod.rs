@@ -7,6 +7,7 @@ pub(crate) mod liveness;
 #[cfg(test)]
 pub(crate) mod memory_pipe;
 pub(crate) mod mpa_startup;
+pub(crate) mod one_sided;
 pub(crate) mod pipe;
 pub(crate) mod port;
 mod port_mark;

@@ -6,6 +6,7 @@ mod ending;
 mod establishment;
 mod lanes;
 mod member;
+mod one_sided;
 mod send_state;
 
 use std::collections::VecDeque;
@@ -146,6 +147,9 @@ impl QpState for RcInner {
         link.cork.release(clock::now);
         // Checked first: a thread that posts a receive sets it, then marks the engine's work as pending.
         let receive_posted = qp.unlocked.receive_posted.load(Ordering::Acquire);
+        if qp.posting.is_handed_over() {
+            qp.copy_alone(link);
+        }
         if !receive_posted && qp.posting.is_handed_over() && qp.send_short(link) {
             return;
         }
@@ -236,6 +240,8 @@ pub(crate) struct RcUnlocked {
     guest: OnceLock<Weak<RcShared>>,
     /// The stream arrives by a lane.
     in_lane: AtomicBool,
+    /// The peer has grants, and asks whether the program polls.
+    has_grants: AtomicBool,
     /// The place of the socket to come.
     place: Mutex<Option<OwnedFd>>,
 }
@@ -265,6 +271,7 @@ impl RcShared {
             life: AtomicU32::new(0),
             guest: OnceLock::new(),
             in_lane: AtomicBool::new(false),
+            has_grants: AtomicBool::new(false),
             place: Mutex::new(None),
         };
         Self::new(parts, RcInner::default(), unlocked, false)
@@ -515,6 +522,7 @@ impl RcShared {
             // Receives that were posted behind the engine's flush; those that follow see that it is over.
             flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
         }
+        self.end_one_sided(link);
         if !link.tcp_close.has_begun() && link.engine.had_bad_crc() {
             self.background().copy_all();
         }
@@ -630,6 +638,7 @@ impl RcShared {
                     rx_buffer.give_spare(memory);
                 }
                 self.exchange_placed(link);
+                self.grant_used(link);
                 self.pause_or_go_on(link);
                 return if len < wanted {
                     Received::Everything

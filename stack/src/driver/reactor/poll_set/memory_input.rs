@@ -12,23 +12,46 @@ use crate::driver::reactor::poll_set::{PollSet, Poller};
 /// Token of the eventfd of members with input that no descriptor announces.
 pub(super) const READY: u64 = u64::MAX;
 
+/// Change of a member that the next poll takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Changed {
+    /// Its input comes from elsewhere.
+    InputMoved(MemberId),
+    /// Its peer asks how often it is polled.
+    CountsPolls(MemberId),
+}
+
 impl PollSet {
     /// A member's input comes from elsewhere: its socket, in whatever state it was tried, is in the epoll set, and not tried until it is found again.
     pub(crate) fn move_input(&self, member: MemberId, fd: BorrowedFd<'_>) {
         // It may be there.
         let _ = self.watch(member, 0, fd);
         self.has_memory_input.store(true, Ordering::Relaxed);
-        self.moved.add(member);
+        self.changed.add(Changed::InputMoved(member));
     }
 
-    /// Members whose input comes from elsewhere are not hot any more.
+    /// A member whose input comes through memory is tried on every poll, as long as it is one of few, and polls in vain are counted.
+    pub(crate) fn count_polls(&self, member: MemberId) {
+        self.changed.add(Changed::CountsPolls(member));
+    }
+
+    /// Members whose input comes from elsewhere are not hot any more, and those that count polls are.
     #[cold]
-    pub(super) fn forget_moved(&self, poller: &mut Poller) {
-        while let Some(id) = self.moved.next() {
-            poller.hot.forget(id);
-            // It may have been parked since: it is not polled now, and has to announce its input.
-            if let Some(member) = self.member(id) {
-                member.want_bells(0, true);
+    pub(super) fn take_changes(&self, poller: &mut Poller) {
+        while let Some(changed) = self.changed.next() {
+            match changed {
+                Changed::InputMoved(id) => {
+                    poller.hot.forget(id);
+                    // It may have been parked since: it is not polled now, and has to announce its input.
+                    if let Some(member) = self.member(id) {
+                        member.want_bells(0, true);
+                    }
+                }
+                Changed::CountsPolls(id) => {
+                    if let Some(member) = self.member(id) {
+                        poller.hot.warm(id, member);
+                    }
+                }
             }
         }
     }

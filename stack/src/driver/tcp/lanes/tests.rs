@@ -18,7 +18,7 @@ const HEAD: u64 = 0x800;
 const START: u64 = 0x880;
 const END: u64 = 0x888;
 const RESUME: u64 = 0x890;
-const RING: u64 = 0x1000 + 4096;
+const RING: u64 = 0x2000 + 4096;
 /// Of lane 0, in which it receives.
 const TAIL: u64 = 0x500;
 const ROOM_WANTED: u64 = 0x584;

@@ -232,6 +232,7 @@ impl RcShared {
         self.poll_set.unwatch(link.pipe.as_fd());
         self.unlocked.in_lane.store(false, Ordering::Release);
         self.leave_meeting(&link);
+        self.end_one_sided(&mut link);
         // The rest goes as that of any connection.
         link.pipe.leave_lane();
         let octets = self.rest(&mut link, rest, bye);

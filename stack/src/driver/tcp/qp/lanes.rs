@@ -189,6 +189,7 @@ impl RcShared {
         }
         lanes.report_placed(engine.placed());
         lanes.release(input.octets);
+        self.grant_used(link);
         if input.has_work {
             self.pause_or_go_on(link);
             self.work(inner);
@@ -228,6 +229,9 @@ impl RcShared {
                 break;
             }
             peeked = lanes.peek_front().unwrap_or(0);
+        }
+        if let Some(link) = &mut inner.link {
+            self.grant_used(link);
         }
         if answered {
             self.work(inner);
@@ -281,6 +285,7 @@ impl Guest for RcShared {
             }
             link.invites = false;
             link.pipe.attach(ends, starts);
+            self.begin_one_sided(link);
             self.work(inner);
             true
         })

@@ -33,6 +33,14 @@ impl Member for RcShared {
         })
     }
 
+    fn counts_polls(&self) -> bool {
+        self.unlocked.has_grants.load(Ordering::Relaxed)
+    }
+
+    fn polled_in_vain(&self) {
+        self.try_run(|inner| Self::note_poll(inner));
+    }
+
     fn want_bells(&self, _socket: SocketIndex, wanted: bool) -> bool {
         self.unlocked.in_lane.load(Ordering::Acquire)
             && self.run(|inner| self.want_bells_locked(inner, wanted))

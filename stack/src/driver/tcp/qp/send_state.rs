@@ -43,6 +43,7 @@ impl RcShared {
             inner.denied = denied;
             if let Some(link) = &mut inner.link {
                 link.engine.deny(denied);
+                Self::revoke_grants(link);
             }
         });
     }

@@ -18,7 +18,7 @@ const PLACED: u64 = 0x810;
 const START: u64 = 0x880;
 const END: u64 = 0x888;
 const RESUME: u64 = 0x890;
-const RING: u64 = 0x1000 + (1 << 20);
+const RING: u64 = 0x2000 + (1 << 20);
 /// Of lane 0, in which it receives.
 const SENT: u64 = 0x400;
 const TAIL: u64 = 0x500;
