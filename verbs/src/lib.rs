@@ -208,6 +208,11 @@ pub EXPORTS, bound by bind_exports;
         "rdma_reject_ece" => cm::rdma_reject_ece;
         "rdma_set_local_ece" => cm::rdma_set_local_ece;
     }
+    "RDMACM_1.5" {
+        "repoll_create" => rsocket::repoll_create;
+        "repoll_ctl" => rsocket::repoll_ctl;
+        "repoll_wait" => rsocket::repoll_wait;
+    }
 }
 
 /// rdma-core's provider libraries read it in debug builds; a part of the library's interface.

@@ -8,6 +8,7 @@ use crate::rsocket::datagram::DatagramSocket;
 use crate::rsocket::iovec::{Vectors, many, one};
 use crate::rsocket::options;
 use crate::rsocket::poll;
+use crate::rsocket::poll_set::{self, PollSet};
 use crate::rsocket::stream::io_map::Request;
 use crate::rsocket::stream::socket::StreamSocket;
 use crate::rsocket::table::{self, Socket};
@@ -172,7 +173,12 @@ pub(crate) extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
 
 pub(crate) extern "C" fn rclose(fd: c_int) -> c_int {
     minus_one(|| {
-        match Socket::remove(fd)? {
+        if PollSet::close(fd) {
+            return Ok(0);
+        }
+        let socket = Socket::remove(fd)?;
+        poll_set::forget(&socket);
+        match socket {
             Socket::Stream(stream) => stream.close(),
             Socket::Datagram(datagram) => datagram.close(),
         }
@@ -474,11 +480,23 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     })
 }
 
+/// fcntl(2) of a descriptor of ours, for commands without memory.
+fn own_fcntl(fd: c_int, command: c_int, argument: c_int) -> Result<c_int, Errno> {
+    // SAFETY: the caller's contract; such commands have numbers only.
+    match unsafe { libc::fcntl(fd, command, argument) } {
+        -1 => Err(Errno::last()),
+        flags => Ok(flags),
+    }
+}
+
 /// `rfcntl(3)` has a variable argument, which is passed as any other.
 pub(crate) extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     minus_one(|| {
-        let socket = Socket::get(fd)?;
         let argument = c_int::try_from(argument & 0x7fff_ffff).unwrap_or(0);
+        if PollSet::find(fd).is_ok() && matches!(command, F_GETFD | F_SETFD | F_GETFL | F_SETFL) {
+            return own_fcntl(fd, command, argument);
+        }
+        let socket = Socket::get(fd)?;
         match command {
             F_GETFL => Ok(options::file_flags(&socket)),
             F_SETFL => {
@@ -486,11 +504,7 @@ pub(crate) extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_long) -> 
                 options::set_file_flags(&socket, argument);
                 Ok(0)
             }
-            // SAFETY: a descriptor of ours, and commands without memory.
-            F_GETFD | F_SETFD => match unsafe { libc::fcntl(fd, command, argument) } {
-                -1 => Err(Errno::last()),
-                flags => Ok(flags),
-            },
+            F_GETFD | F_SETFD => own_fcntl(fd, command, argument),
             F_DUPFD => match socket {
                 Socket::Stream(stream) => Ok(stream.mailbox.duplicate(argument)?.into_raw_fd()),
                 Socket::Datagram(_) => Err(Errno::ENOTSUP),

@@ -4,7 +4,7 @@ use crate::ffi::poll;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::table::Socket;
 use crate::rsocket::wait::{now, readable, sleep, waker};
-use libc::{POLLHUP, POLLIN, POLLOUT, c_int, fd_set, pollfd};
+use libc::{POLLHUP, POLLIN, POLLOUT, c_int, c_short, fd_set, pollfd};
 use nix::errno::Errno;
 use std::time::{Duration, Instant};
 
@@ -91,21 +91,34 @@ fn sleep_at(
     deadline: Option<Instant>,
     settings: &Settings,
 ) -> Result<(), Errno> {
+    let pairs = || fds.iter().zip(watched);
+    let sockets: Vec<_> = pairs()
+        .filter_map(|(fd, watched)| Some((watched.socket.clone()?, fd.events)))
+        .collect();
+    let others = pairs()
+        .filter(|(_, watched)| watched.socket.is_none())
+        .map(|(fd, _)| pollfd { revents: 0, ..*fd })
+        .collect();
+    sleep_beside(&sockets, others, deadline, settings)
+}
+
+/// Sleeps until a socket has one of its events or another descriptor is ready, until the calling thread's waker was used, or as [`sleep`] does.
+pub(super) fn sleep_beside(
+    sockets: &[(Socket, c_short)],
+    others: Vec<pollfd>,
+    deadline: Option<Instant>,
+    settings: &Settings,
+) -> Result<(), Errno> {
     let waker = waker()?;
-    let mut descriptors = Vec::with_capacity(2 * fds.len() + 1);
+    let mut descriptors = others;
     let mut armed = 0;
     let mut ready = false;
-    for (fd, watched) in fds.iter().zip(watched) {
-        match &watched.socket {
-            Some(socket) => match socket.arm(fd.events, waker) {
-                Ok(found) => descriptors.extend(found),
-                Err(_) => {
-                    ready = true;
-                    break;
-                }
-            },
-            None => descriptors.push(pollfd { revents: 0, ..*fd }),
-        }
+    for (socket, events) in sockets {
+        let Ok(found) = socket.arm(*events, waker) else {
+            ready = true;
+            break;
+        };
+        descriptors.extend(found);
         armed += 1;
     }
     descriptors.push(readable(waker));
@@ -114,10 +127,8 @@ fn sleep_at(
     } else {
         sleep(&mut descriptors, deadline, settings)
     };
-    for watched in watched.iter().take(armed) {
-        if let Some(socket) = &watched.socket {
-            socket.disarm(waker);
-        }
+    for (socket, _) in sockets.iter().take(armed) {
+        socket.disarm(waker);
     }
     slept
 }

@@ -69,6 +69,15 @@ impl Socket {
         SOCKETS.lock().get(at)?.clone()
     }
 
+    /// Whether both are one socket.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Stream(one), Self::Stream(other)) => Arc::ptr_eq(one, other),
+            (Self::Datagram(one), Self::Datagram(other)) => Arc::ptr_eq(one, other),
+            (Self::Stream(_), Self::Datagram(_)) | (Self::Datagram(_), Self::Stream(_)) => false,
+        }
+    }
+
     pub(super) fn get(fd: c_int) -> Result<Self, Errno> {
         Self::find(fd).ok_or(Errno::EBADF)
     }

@@ -204,9 +204,9 @@ fn program(test: &str, source: &str) -> Option<std::path::PathBuf> {
     compiled(test, source)
 }
 
-#[test]
-fn calls_do_what_the_man_page_says() {
-    let Some(program) = program("rsocket", include_str!("../c/rsocket.c")) else {
+/// Runs a program of the interface for each persona and family of addresses.
+fn runs_in_each_way(test: &str, source: &str) {
+    let Some(program) = program(test, source) else {
         return;
     };
     for persona in ["roce", "iwarp"] {
@@ -216,6 +216,16 @@ fn calls_do_what_the_man_page_says() {
             prints_ok(command.args(["120", RUN]).arg(&program).arg(family));
         }
     }
+}
+
+#[test]
+fn calls_do_what_the_man_page_says() {
+    runs_in_each_way("rsocket", include_str!("../c/rsocket.c"));
+}
+
+#[test]
+fn poll_sets_have_rsockets_and_other_descriptors() {
+    runs_in_each_way("repoll", include_str!("../c/repoll.c"));
 }
 
 #[test]
