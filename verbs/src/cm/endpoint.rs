@@ -50,7 +50,7 @@ unsafe fn prepare(
     let id = unsafe { id(made) }?;
     if info.ai_flags & RAI_PASSIVE != 0 {
         // SAFETY: the program's address.
-        bind::bind(id, unsafe { address::read(info.ai_src_addr) }?)?;
+        bind::bind(id, unsafe { address::read_any(info.ai_src_addr) }?)?;
         if !pd.is_null() {
             // SAFETY: the program does not have it yet.
             unsafe { (*made).pd = pd };
@@ -67,10 +67,10 @@ unsafe fn prepare(
         None
     } else {
         // SAFETY: the program's address.
-        Some(unsafe { address::read(info.ai_src_addr) }?)
+        Some(unsafe { address::read_any(info.ai_src_addr) }?)
     };
     // SAFETY: the program's address.
-    resolve::resolve(id, from, unsafe { address::read(info.ai_dst_addr) }?)?;
+    resolve::resolve(id, from, unsafe { address::read_any(info.ai_dst_addr) }?)?;
     // SAFETY: the program does not have it yet.
     unsafe { complete(made) }?;
     resolve::resolve_route(id)?;

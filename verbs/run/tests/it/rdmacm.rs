@@ -208,6 +208,21 @@ fn ucmatose() {
     );
 }
 
+/// Addresses of both ends are InfiniBand's, with GIDs.
+#[test]
+fn ucmatose_by_gid() {
+    const SAYS: &[&str] = &["data transfers complete", "return status 0"];
+    with_families(
+        "ucmatose_by_gid",
+        &[Place::Here, Place::Apart],
+        &[Family::V6],
+        &[
+            End::server("ucmatose -f gid -b {server} -p {port} -c 3").says(SAYS),
+            End::client("ucmatose -f gid -s {server} -p {port} -c 3").says(SAYS),
+        ],
+    );
+}
+
 /// Identifiers move to another channel while they have events.
 #[test]
 fn ucmatose_migrates_identifiers() {

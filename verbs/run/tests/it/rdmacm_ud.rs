@@ -32,6 +32,14 @@ fn run(test: &str, program: &str, place: Place, sessions: &[(Family, &[End])]) {
     }
 }
 
+/// Addresses of both ends are InfiniBand's, with GIDs.
+const UDADDY_BY_GID: &[End] = &[
+    End::server("udaddy -f gid -b {server}")
+        .ready(SERVICE)
+        .says(DONE),
+    End::client("udaddy -f gid -s {server}").says(DONE),
+];
+
 const UDADDY: &[End] = &[
     End::server("udaddy -b {server}").ready(SERVICE).says(DONE),
     End::client("udaddy -s {server}").says(DONE),
@@ -78,6 +86,7 @@ fn udaddy_on_this_host() {
         (Family::V4, UDADDY_ELSEWHERE),
         (Family::V6, UDADDY),
         (Family::V6, UDADDY_ANY),
+        (Family::V6, UDADDY_BY_GID),
     ];
     run("udaddy_on_this_host", "udaddy", Place::Here, sessions);
 }

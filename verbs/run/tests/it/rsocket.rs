@@ -87,6 +87,32 @@ fn rstream_with_each_of_its_options() {
 }
 
 #[test]
+fn rstream_by_gid() {
+    let v6 = rstream!("-S 1000 -C 100 -I 2 -T b -f gid");
+    session("rstream_gid", Place::Here, &[Family::V6], &v6);
+    // The GID of an IPv4 address.
+    let v4 = [
+        End::server("rstream -f gid -b ::ffff:{server} -p {port} -S 1000 -C 100 -I 2")
+            .says(&["custom"]),
+        End::client("rstream -f gid -s ::ffff:{server} -p {port} -S 1000 -C 100 -I 2")
+            .says(&["custom"]),
+    ];
+    session("rstream_gid", Place::Here, &[Family::V4], &v4);
+    // A host name or an IPv4 address is no GID.
+    let refused = [
+        End::client("rstream -f gid -s {server} -p {port} -S 1000 -C 100 -I 2")
+            .finish(Finish::Failure)
+            .says(&["getaddrinfo: "]),
+    ];
+    session("rstream_gid", Place::Here, &[Family::V4], &refused);
+    let ends = [
+        End::server("riostream -f gid -p {port} -S 1000 -C 20 -I 2").says(&["custom"]),
+        End::client("riostream -f gid -s {server} -p {port} -S 1000 -C 20 -I 2").says(&["custom"]),
+    ];
+    session("riostream_gid", Place::Here, &[Family::V6], &ends);
+}
+
+#[test]
 fn rstream_between_personas() {
     for [server, client] in PERSONAS {
         let [one, other] = rstream!("-S 30000 -C 20 -I 2 -T b -T v");

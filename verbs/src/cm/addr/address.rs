@@ -46,9 +46,34 @@ pub(crate) unsafe fn read_any(pointer: *const sockaddr) -> Result<SocketAddr, Er
     }
     // SAFETY: the family is that of this struct.
     let ib = unsafe { load(pointer.cast::<sockaddr_ib>()) }?;
-    let address = Ipv6Addr::from(ib.sib_addr).to_canonical();
     let [.., high, low] = ib.sib_sid.to_ne_bytes();
-    Ok((address, u16::from_be_bytes([high, low])).into())
+    let port = u16::from_be_bytes([high, low]);
+    let scope = u32::try_from(ib.sib_scope_id).unwrap_or(0);
+    let gid = Ipv6Addr::from(ib.sib_addr);
+    Ok(canonical(
+        SocketAddrV6::new(gid, port, ib.sib_flowinfo, scope).into(),
+    ))
+}
+
+/// The InfiniBand address of an IP address, its GID, in a port space; [`read_any`] reads it.
+pub(crate) fn infiniband(address: SocketAddr, space: u64) -> sockaddr_ib {
+    let (ip, flow, scope) = match address {
+        SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0, 0),
+        SocketAddr::V6(v6) => (*v6.ip(), v6.flowinfo(), v6.scope_id()),
+    };
+    let service = |space: u64, port: u16| (space << 16 | u64::from(port)).to_be();
+    let space_mask = if space == 0 { 0 } else { u64::MAX >> 16 };
+    let port_mask = if address.port() == 0 { 0 } else { u16::MAX };
+    sockaddr_ib {
+        sib_family: family(AF_IB),
+        // The default partition.
+        sib_pkey: u16::MAX,
+        sib_flowinfo: flow,
+        sib_addr: ip.octets(),
+        sib_sid: service(space, address.port()),
+        sib_sid_mask: service(space_mask, port_mask),
+        sib_scope_id: u64::from(scope),
+    }
 }
 
 /// No address: the unspecified family.
@@ -191,6 +216,29 @@ mod tests {
             unsafe { read((&raw const nothing).cast()) },
             Err(Errno::EAFNOSUPPORT)
         );
+    }
+
+    #[test]
+    fn infiniband_addresses_have_a_gid_and_a_service_of_a_port_space() {
+        for (text, gid) in [
+            ("192.0.2.7:4791", "::ffff:192.0.2.7"),
+            ("[fe80::1%3]:65535", "fe80::1"),
+        ] {
+            let address: SocketAddr = text.parse().unwrap();
+            let ib = infiniband(address, 0x106);
+            assert_eq!(Ipv6Addr::from(ib.sib_addr).to_string(), gid);
+            assert_eq!(
+                u64::from_be(ib.sib_sid),
+                0x106_0000 | u64::from(address.port())
+            );
+            assert_eq!(ib.sib_sid_mask, u64::MAX);
+            assert_eq!(ib.sib_pkey, 0xffff);
+            // SAFETY: an address of that family.
+            assert_eq!(unsafe { read_any((&raw const ib).cast()) }, Ok(address));
+        }
+        let any = infiniband("[::]:0".parse().unwrap(), 0x106);
+        assert_eq!(u64::from_be(any.sib_sid_mask), 0xffff_ffff_ffff_0000);
+        assert_eq!(infiniband("[::]:0".parse().unwrap(), 0).sib_sid_mask, 0);
     }
 
     #[test]

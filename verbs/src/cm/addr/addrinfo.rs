@@ -1,9 +1,10 @@
 //! `rdma_getaddrinfo(3)`: addresses of host and service names, and the type of queue pair for them.
 
 use crate::abi::{
-    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_TCP, RDMA_PS_UDP,
-    rdma_addrinfo,
+    AF_IB, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RAI_FAMILY, RAI_NUMERICHOST, RAI_PASSIVE,
+    RDMA_PS_TCP, RDMA_PS_UDP, rdma_addrinfo,
 };
+use crate::cm::addr::address;
 use crate::ffi::{entry, live, load};
 use libc::{addrinfo, sockaddr};
 use nix::errno::Errno;
@@ -20,6 +21,12 @@ fn as_int(code: c_uint) -> c_int {
     c_int::try_from(code).unwrap_or(0)
 }
 
+/// Whether the name is a GID, and the answer an InfiniBand address.
+fn wants_gid(hints: &rdma_addrinfo) -> bool {
+    let both = RAI_FAMILY | RAI_NUMERICHOST;
+    hints.ai_family == AF_IB && hints.ai_flags & both == both
+}
+
 /// Hints of getaddrinfo(3).
 fn hints_of(hints: &rdma_addrinfo) -> addrinfo {
     // SAFETY: integers and pointers, for which zero is a valid value.
@@ -30,7 +37,12 @@ fn hints_of(hints: &rdma_addrinfo) -> addrinfo {
     if hints.ai_flags & RAI_NUMERICHOST != 0 {
         ai.ai_flags |= libc::AI_NUMERICHOST;
     }
-    ai.ai_family = hints.ai_family;
+    ai.ai_family = match hints.ai_family {
+        AF_IB if wants_gid(hints) => libc::AF_INET6,
+        // Without RAI_FAMILY and RAI_NUMERICHOST, as in rdma-core, the family of the name.
+        AF_IB => libc::AF_UNSPEC,
+        family => family,
+    };
     let datagrams = hints.ai_qp_type == as_int(IBV_QPT_UD)
         || (hints.ai_qp_type == 0 && hints.ai_port_space == as_int(RDMA_PS_UDP));
     // One result per address: both socket types have equal port numbers, unless a service exists for one of them only.
@@ -84,6 +96,25 @@ impl Found {
         let found = std::mem::replace(&mut self.0, ptr::null_mut());
         live::enter(found, FOUND);
         found
+    }
+
+    /// Sets the source of a passive answer, or the destination of another.
+    ///
+    /// # Safety
+    /// `address` is NULL or has `length` octets.
+    unsafe fn set(
+        &mut self,
+        hints: &rdma_addrinfo,
+        address: *const sockaddr,
+        length: u32,
+    ) -> Result<(), Errno> {
+        if hints.ai_flags & RAI_PASSIVE == 0 {
+            // SAFETY: the caller's contract.
+            unsafe { self.set_destination(address, length) }
+        } else {
+            // SAFETY: as above.
+            unsafe { self.set_source(address, length) }
+        }
     }
 
     /// # Safety
@@ -206,14 +237,20 @@ unsafe fn look_up(
 }
 
 fn answered(hints: &rdma_addrinfo, answer: &addrinfo) -> Result<Found, Errno> {
-    let mut found = Found::new(described(hints, answer.ai_family))?;
-    if hints.ai_flags & RAI_PASSIVE == 0 {
+    if wants_gid(hints) {
+        let mut found = Found::new(described(hints, AF_IB))?;
         // SAFETY: an answer of the C library.
-        unsafe { found.set_destination(answer.ai_addr, answer.ai_addrlen) }?;
-    } else {
-        // SAFETY: an answer of the C library.
-        unsafe { found.set_source(answer.ai_addr, answer.ai_addrlen) }?;
+        let name = unsafe { address::read(answer.ai_addr) }?;
+        let space = u64::try_from(found.get().ai_port_space).unwrap_or(0);
+        let ib = address::infiniband(name, space);
+        let length = u32::try_from(size_of_val(&ib)).unwrap_or(0);
+        // SAFETY: an address of ours.
+        unsafe { found.set(hints, (&raw const ib).cast(), length) }?;
+        return Ok(found);
     }
+    let mut found = Found::new(described(hints, answer.ai_family))?;
+    // SAFETY: an answer of the C library.
+    unsafe { found.set(hints, answer.ai_addr, answer.ai_addrlen) }?;
     Ok(found)
 }
 
@@ -298,7 +335,7 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(list: *mut rdma_addrinfo) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cm::addr::address;
+    use std::ffi::CStr;
 
     #[test]
     fn a_passive_answer_is_a_source_and_another_a_destination() {
@@ -329,6 +366,46 @@ mod tests {
             // SAFETY: made above, and not used any more.
             unsafe { rdma_freeaddrinfo(result) };
         }
+    }
+
+    #[test]
+    fn a_gid_has_an_infiniband_address() {
+        let hints = |flags| rdma_addrinfo {
+            ai_flags: flags,
+            ai_family: AF_IB,
+            ai_port_space: as_int(RDMA_PS_TCP),
+            ..blank()
+        };
+        let gid = hints(RAI_FAMILY | RAI_NUMERICHOST);
+        let mut result = ptr::null_mut();
+        let mut ask = |node: &CStr, hints: rdma_addrinfo| {
+            let service = c"7174".as_ptr();
+            // SAFETY: C strings, hints, and room for the result.
+            let code = unsafe {
+                rdma_getaddrinfo(node.as_ptr(), service, &raw const hints, &raw mut result)
+            };
+            (code, result)
+        };
+        let (code, found) = ask(c"::ffff:127.0.0.1", gid);
+        assert_eq!(code, 0);
+        // SAFETY: just made.
+        let answer = unsafe { &*found };
+        assert_eq!((answer.ai_family, answer.ai_dst_len), (AF_IB, 48));
+        // SAFETY: the address of the answer.
+        let address = unsafe { address::read_any(answer.ai_dst_addr) }.unwrap();
+        assert_eq!(address.to_string(), "127.0.0.1:7174");
+        // SAFETY: made above, and not used any more.
+        unsafe { rdma_freeaddrinfo(found) };
+        // No GID, as it would be written.
+        assert_ne!(ask(c"127.0.0.1", gid).0, 0);
+        assert_eq!(ask(c"localhost", gid).0, libc::EAI_NONAME);
+        // Without the flags the family is that of the name.
+        let (code, found) = ask(c"127.0.0.1", hints(RAI_NUMERICHOST));
+        assert_eq!(code, 0);
+        // SAFETY: just made.
+        assert_eq!(unsafe { &*found }.ai_family, libc::AF_INET);
+        // SAFETY: made above, and not used any more.
+        unsafe { rdma_freeaddrinfo(found) };
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(
         // SAFETY: the program passes a live identifier.
         let id = unsafe { id(pointer) }?;
         // SAFETY: and an address.
-        let to = unsafe { address::read(to) }?;
+        let to = unsafe { address::read_any(to) }?;
         bind(id, to).map(|()| 0)
     })
 }
@@ -83,10 +83,10 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
             None
         } else {
             // SAFETY: not NULL, so an address.
-            Some(unsafe { address::read(from) }?)
+            Some(unsafe { address::read_any(from) }?)
         };
         // SAFETY: the program passes an address.
-        let to = unsafe { address::read(to) }?;
+        let to = unsafe { address::read_any(to) }?;
         resolve(id, from, to)?;
         // SAFETY: no other call uses the identifier.
         unsafe { complete(pointer) }.map(|()| 0)
