@@ -4,7 +4,7 @@
 use crate::common::each::{compiled, prints_ok};
 use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End, Finish, Ready};
-use crate::common::{RUN, have, scratch, skip};
+use crate::common::{RUN, compile, have, scratch, skip};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -252,6 +252,23 @@ fn calls_do_what_the_man_page_says() {
 #[test]
 fn poll_sets_have_rsockets_and_other_descriptors() {
     runs_in_each_way("repoll", include_str!("../c/repoll.c"));
+}
+
+/// A preloaded library that has epoll(7), as rdma-core's has since version 65, gets calls of the program alone.
+#[test]
+fn epoll_of_the_library_is_its_own() {
+    let Some(program) = program("own_epoll_program", include_str!("../c/repoll.c")) else {
+        return;
+    };
+    let test = "own_epoll";
+    let source = include_str!("../c/own_epoll.c");
+    let Some(library) = compile(test, &scratch(test), source, &["-Wall", "-shared", "-fPIC"])
+    else {
+        return;
+    };
+    let mut command = Command::new("timeout");
+    command.env("LD_PRELOAD", library);
+    prints_ok(command.args(["120", RUN]).arg(&program).arg("4"));
 }
 
 #[test]
