@@ -254,6 +254,20 @@ fn poll_sets_have_rsockets_and_other_descriptors() {
     runs_in_each_way("repoll", include_str!("../c/repoll.c"));
 }
 
+/// A peer that is killed ends calls of each kind, for both ways to it.
+#[test]
+fn a_killed_peer_ends_calls_that_wait() {
+    let source = include_str!("../c/rsocket_killed.c");
+    let Some(program) = program("rsocket_killed", source) else {
+        return;
+    };
+    for same_host in ["auto", "off"] {
+        let mut command = Command::new("timeout");
+        command.env("DGIWARP_SAME_HOST", same_host);
+        prints_ok(command.args(["120", RUN]).arg(&program).arg("4"));
+    }
+}
+
 /// A preloaded library that has epoll(7), as rdma-core's has since version 65, gets calls of the program alone.
 #[test]
 fn epoll_of_the_library_is_its_own() {
