@@ -177,6 +177,16 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian],
     },
     Package {
+        name: "netcat-traditional",
+        proof: Proof::Program("nc.traditional"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "webfs",
+        proof: Proof::Program("webfsd"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "curl",
         proof: Proof::Program("curl"),
         groups: &[Name::Debian],

@@ -285,23 +285,33 @@ fn epoll_of_the_library_is_its_own() {
     prints_ok(command.args(["120", RUN]).arg(&program).arg("4"));
 }
 
-#[test]
-fn iperf3_runs_with_librspreload() {
-    const PRELOAD: &[(&str, &str)] = &[(
-        "LD_PRELOAD",
-        "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so",
-    )];
+/// Rdma-core's library that makes rsockets of sockets. Both ends need it.
+const PRELOAD: &[(&str, &str)] = &[(
+    "LD_PRELOAD",
+    "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so",
+)];
+
+/// The scene of programs of plain sockets; `None` skips the test.
+fn preloaded(test: &str, programs: &[(&str, &str)]) -> Option<Scene> {
     let (_, library) = PRELOAD[0];
     if !Path::new(library).is_file() {
-        return skip(
-            "rsocket_iperf3",
+        skip(
+            test,
             "librspreload.so is missing (Debian package librdmacm1)",
         );
+        return None;
     }
-    if !have("rsocket_iperf3", "iperf3", "iperf3") {
-        return;
+    for (program, package) in programs {
+        if !have(test, program, package) {
+            return None;
+        }
     }
-    let Some(scene) = Scene::new("rsocket_iperf3", Place::Here) else {
+    Scene::new(test, Place::Here)
+}
+
+#[test]
+fn iperf3_runs_with_librspreload() {
+    let Some(scene) = preloaded("rsocket_iperf3", &[("iperf3", "iperf3")]) else {
         return;
     };
     let ends = [
@@ -315,6 +325,63 @@ fn iperf3_runs_with_librspreload() {
             .environment(PRELOAD)
             .says(&["receiver", "iperf Done."])
             .complains(&[]),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
+/// A file from standard input to standard output, to its end.
+#[test]
+fn nc_runs_with_librspreload() {
+    let programs = [("nc.traditional", "netcat-traditional")];
+    let Some(scene) = preloaded("rsocket_nc", &programs) else {
+        return;
+    };
+    let folder = scratch("rsocket_nc");
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    let octets: Vec<u8> = (0..3_000_000_u32)
+        .map(|n| n.to_le_bytes()[n as usize % 3])
+        .collect();
+    fs::write(&from, &octets).unwrap();
+    let script = |name: &str, text: String| {
+        let path = folder.join(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let server = format!("exec nc.traditional -l -s $1 -p $2 > {}", to.display());
+    let client = format!("exec nc.traditional -q 0 $1 $2 < {}", from.display());
+    let ends = [
+        End::server("sh {program} {server} {port}")
+            .program(&script("server", server))
+            .environment(PRELOAD),
+        End::client("sh {program} {server} {port}")
+            .program(&script("client", client))
+            .environment(PRELOAD),
+    ];
+    session::run(&scene, Family::V4, &ends);
+    assert_eq!(fs::read(&to).unwrap(), octets);
+}
+
+/// An HTTP client, which does not wait when it connects, and a server that selects.
+#[test]
+fn curl_and_webfsd_run_with_librspreload() {
+    let programs = [("curl", "curl"), ("webfsd", "webfs")];
+    let Some(scene) = preloaded("rsocket_curl", &programs) else {
+        return;
+    };
+    let folder = scratch("rsocket_curl");
+    fs::write(folder.join("only-file"), "x").unwrap();
+    let ends = [
+        End::server("webfsd -F -i {server} -p {port} -r {program}")
+            .program(&folder)
+            .environment(PRELOAD)
+            .finish(Finish::Stopped),
+        End::client("curl -sS -m 30 http://{server}:{port}/")
+            .environment(PRELOAD)
+            .says(&["only-file"]),
+        // Two requests on one connection.
+        End::client("curl -sS -m 30 http://{server}:{port}/ http://{server}:{port}/")
+            .environment(PRELOAD)
+            .says(&["only-file"]),
     ];
     session::run(&scene, Family::V4, &ends);
 }
