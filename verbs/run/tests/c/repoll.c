@@ -7,6 +7,7 @@
 #include <rdma/rsocket.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -245,6 +246,7 @@ static void forgets_closed_descriptors(void)
 /* One thread that waits, without a limit. */
 struct wait {
 	int set;
+	int thread;
 	int result;
 	struct epoll_event event;
 };
@@ -253,20 +255,43 @@ static void *wait_in(void *of)
 {
 	struct wait *wait = of;
 
+	__atomic_store_n(&wait->thread, gettid(), __ATOMIC_SEQ_CST);
 	wait->result = repoll_wait(wait->set, &wait->event, 1, -1);
 	if (wait->result < 0)
 		wait->result = -errno;
 	return NULL;
 }
 
+/* Whether a thread sleeps in poll(2), where the kernel shows that. */
+static int polls(int thread)
+{
+	char path[64], octets[64] = "";
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", thread);
+	file = fopen(path, "r");
+	if (!file)
+		return 1;
+	CHECK(fgets(octets, sizeof(octets), file) != NULL);
+	fclose(file);
+	return atoi(octets) == SYS_poll;
+}
+
 static pthread_t begin(struct wait *wait, int set)
 {
 	pthread_t thread;
+	int i;
 
 	*wait = (struct wait){ .set = set };
 	CHECK(pthread_create(&thread, NULL, wait_in, wait) == 0);
-	/* Time to sleep, without which the test would pass for less. */
-	usleep(30000);
+	for (i = 0; i < 1000; i++) {
+		int known = __atomic_load_n(&wait->thread, __ATOMIC_SEQ_CST);
+
+		/* Time to sleep, without which the test would pass for less. */
+		usleep(20000);
+		if (known && polls(known))
+			break;
+	}
 	return thread;
 }
 
@@ -339,8 +364,11 @@ static void wakes_threads(void)
 	CHECK(rrecv(ends[0], &octet, 1, 0) == 1);
 	CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
 	thread = begin(&wait, set);
-	CHECK(pthread_kill(thread, SIGUSR1) == 0);
-	CHECK(pthread_join(thread, NULL) == 0);
+	/* More than one, should a signal come while the thread looks. */
+	do {
+		CHECK(pthread_kill(thread, SIGUSR1) == 0);
+		usleep(20000);
+	} while (pthread_tryjoin_np(thread, NULL) == EBUSY);
 	CHECK(wait.result == -EINTR);
 	thread = begin(&wait, set);
 	CHECK(rclose(ends[0]) == 0);
