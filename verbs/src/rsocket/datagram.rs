@@ -506,8 +506,15 @@ impl DatagramSocket {
     pub(super) fn disarm(&self, waker: RawFd) {
         let mut state = self.lock();
         state.waiters.remove(waker);
+        let mut came = false;
         if let Some(queues) = &state.queues {
-            while queues.channel.next_event(false).is_some() {}
+            while queues.channel.next_event(false).is_some() {
+                came = true;
+            }
+        }
+        if came {
+            // Other threads that sleep at the channel do not wake for these events any more.
+            self.progress(&mut state);
         }
     }
 

@@ -426,8 +426,16 @@ impl Connection {
     }
 
     pub(in crate::rsocket) fn disarm(&self, waker: RawFd) {
-        self.data.lock().waiters.remove(waker);
-        while self.channel.next_event(false).is_some() {}
+        let mut data = self.data.lock();
+        data.waiters.remove(waker);
+        let mut came = false;
+        while self.channel.next_event(false).is_some() {
+            came = true;
+        }
+        if came {
+            // Other threads that sleep at the channel do not wake for these events any more.
+            self.progress(&mut data);
+        }
     }
 
     /// Descriptor to sleep at.
