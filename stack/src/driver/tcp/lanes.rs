@@ -10,7 +10,7 @@ use crate::QpCounters;
 use crate::driver::same_host::ends::LaneEnds;
 use crate::driver::same_host::grants::CopyEnds;
 use crate::driver::tcp::counted_tcp::{CountedTcp, InputRoom};
-use crate::driver::tcp::one_sided::OneSided;
+use crate::driver::tcp::one_sided::{Copied, OneSided};
 
 /// Bells that one call takes from TCP. An honest peer has two under way, and more only while both directions are busy.
 const BELLS: usize = 64;
@@ -69,8 +69,8 @@ pub(crate) struct Lanes {
     octets_placed: u64,
     /// `None` where neither end copies alone.
     one_sided: Option<OneSided>,
-    /// Counters of copies that are over.
-    past: QpCounters,
+    /// Copies that this end did, once they are over.
+    copied: Copied,
 }
 
 fn corrupt(error: LaneCorrupt) -> io::Error {
@@ -99,7 +99,7 @@ impl Lanes {
             octets_received: 0,
             octets_placed: 0,
             one_sided: None,
-            past: QpCounters::default(),
+            copied: Copied::default(),
         }
     }
 
@@ -132,10 +132,12 @@ impl Lanes {
         counters.lane_octets_sent += self.octets_sent;
         counters.lane_octets_received += self.octets_received;
         counters.lane_octets_placed += self.octets_placed;
-        counters.add(&self.past);
-        if let Some(one_sided) = &self.one_sided {
-            one_sided.count(counters);
-        }
+        let copied = self
+            .one_sided
+            .as_ref()
+            .map_or(self.copied, OneSided::copied);
+        counters.one_sided_operations += copied.operations;
+        counters.one_sided_octets += copied.octets;
     }
 
     /// This end's part of one-sided copies, once.
@@ -151,7 +153,7 @@ impl Lanes {
     /// No end copies alone any more.
     pub(crate) fn end_one_sided(&mut self) {
         if let Some(one_sided) = self.one_sided.take() {
-            one_sided.count(&mut self.past);
+            self.copied = one_sided.copied();
         }
     }
 

@@ -10,7 +10,6 @@ use dgiwarp_engine::same_host::CopyChoice;
 use dgiwarp_memory::PeerMemory;
 use dgiwarp_memory::lane::{Granted, PeerGrants};
 
-use crate::QpCounters;
 use crate::driver::device::clock;
 use crate::driver::same_host::grants::{self, CopyEnds, OwnGrants};
 
@@ -55,8 +54,14 @@ pub(crate) struct OneSided {
     choice: CopyChoice,
     used: Used,
     has_granted: bool,
-    operations: u64,
-    octets: u64,
+    copied: Copied,
+}
+
+/// Writes and Reads that an end did alone.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Copied {
+    pub(crate) operations: u64,
+    pub(crate) octets: u64,
 }
 
 impl OneSided {
@@ -74,15 +79,12 @@ impl OneSided {
                 is_full: false,
             },
             has_granted: false,
-            operations: 0,
-            octets: 0,
+            copied: Copied::default(),
         }
     }
 
-    /// Adds operations.
-    pub(crate) fn count(&self, counters: &mut QpCounters) {
-        counters.one_sided_operations += self.operations;
-        counters.one_sided_octets += self.octets;
+    pub(crate) const fn copied(&self) -> Copied {
+        self.copied
     }
 
     /// Whether the peer has used an STag for the first time, or since grants were revoked, and there may be a place for a grant.
@@ -167,8 +169,8 @@ impl OneSided {
         }
         let copied = copied == Some(true);
         if copied {
-            self.operations += 1;
-            self.octets += data.octets() as u64;
+            self.copied.operations += 1;
+            self.copied.octets += data.octets() as u64;
         }
         copied
     }

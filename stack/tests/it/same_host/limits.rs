@@ -74,7 +74,7 @@ fn with_peer(command: Command, test: &str, peer: &str) -> (End, Process, [String
     (end, process, [ours, theirs])
 }
 
-fn this_program() -> Command {
+pub(super) fn this_program() -> Command {
     Command::new(std::env::current_exe().unwrap())
 }
 
@@ -121,7 +121,7 @@ fn users_do_not_share_memory() {
 }
 
 /// This program in namespaces of its own; `None` where they cannot be made.
-fn apart(test: &str, namespaces: &[&str], prepare: &str) -> Option<Command> {
+pub(super) fn apart(test: &str, namespaces: &[&str], prepare: &str) -> Option<Command> {
     let unshare = |line: &str| {
         let mut command = Command::new("unshare");
         command.args(namespaces).args(["sh", "-ec", line]);

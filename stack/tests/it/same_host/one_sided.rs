@@ -1,12 +1,16 @@
 //! One-sided copies: Writes and Reads of a peer that does not poll, which keeps every right over its memory.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use super::limits::this_program;
 use super::{AT, End, LONGEST, RECEIVES, SEND, SOON, Waits, at_once, connect, listen};
-use crate::common::{self, Process, now, role};
+use crate::common::{self, Process, now, role, skip};
 use dgiwarp::{Access, Buffer, MpaConfig, Mr, RcOperation, RcSendWr, SameHostMode, Wc, WcStatus};
+use nix::sys::prctl::set_dumpable;
+use nix::unistd::{Uid, geteuid, setuid};
 
 /// Octets behind which work requests have their local memory.
 const LOCAL: usize = RECEIVES * LONGEST;
@@ -429,5 +433,110 @@ fn killed_and_stopped_writers_keep_no_region() {
         Some("writer") => writer(),
         Some(_) => written(test),
         None => Process::start(test, "written", &[]).finish(10 * SOON),
+    }
+}
+
+/// A user that no test runs as.
+const OTHER_USER: u32 = 65_533;
+
+/// Becomes another user, if one is named, whose processes may trace this one or not.
+fn become_user() {
+    let Ok(user) = std::env::var("USER_NUMBER") else {
+        return;
+    };
+    setuid(Uid::from_raw(user.parse().unwrap())).unwrap();
+    // A process that changes its user cannot be traced by others than root.
+    set_dumpable(std::env::var("TRACEABLE").is_ok()).unwrap();
+}
+
+/// The process that is written: it does nothing.
+fn target() {
+    become_user();
+    let server = End::with(at_once(SameHostMode::Auto));
+    let (memory, mr) = apart(&server, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let listener = listen();
+    println!("at {} {} {}", listener.local_addr(), mr.rkey(), mr.addr());
+    let request = listener.accept(SOON).unwrap().expect("a request");
+    request.accept(&server.qp, super::DEPTHS, b"").unwrap();
+    let ended = || server.qp.end().is_some();
+    common::wait_until(SOON, "the end of the connection", ended);
+    assert_eq!(memory.to_vec(0, 8), [0x77; 8]);
+}
+
+/// The process that writes, and tells how much of it was done alone.
+fn initiator() {
+    become_user();
+    let named = std::env::var(AT).unwrap();
+    let named: Vec<&str> = named.split(' ').collect();
+    let end = End::with(at_once(SameHostMode::Auto));
+    let mpa = MpaConfig::default();
+    end.qp
+        .connect(named[0].parse().unwrap(), &mpa, b"")
+        .unwrap();
+    let operation = RcOperation::Write {
+        rkey: named[1].parse().unwrap(),
+        remote_addr: named[2].parse().unwrap(),
+        immediate: None,
+    };
+    end.memory.write(LOCAL, &[0x77; 8]);
+    let until = now() + SOON;
+    // The lanes are there, and whatever else is to be.
+    let mut in_lane = 0;
+    while in_lane < 300 {
+        assert_eq!(run(&end, operation, 8).status, WcStatus::Success);
+        in_lane += u32::from(end.lane_octets() > (0, 0));
+        assert!(now() < until, "no lanes");
+    }
+    println!("alone {}", copied(&end));
+}
+
+/// Writes that were done alone, by an initiator and to a target that are started so.
+fn alone_between(
+    test: &str,
+    initiator: Command,
+    target: Command,
+    variables: &[(&str, String)],
+) -> u64 {
+    let mut target = Process::start_as(target, test, "target", variables);
+    let at = target.tells("at ", SOON);
+    let variables = [variables, &[(AT, at)]].concat();
+    let mut initiator = Process::start_as(initiator, test, "initiator", &variables);
+    let alone = initiator.tells("alone ", SOON).parse().unwrap();
+    initiator.finish(SOON);
+    target.finish(SOON);
+    alone
+}
+
+/// The kernel decides by users, namespaces and the target's own wish. Everything works by the lane where it does not let one process copy.
+#[test]
+fn copies_are_made_where_the_kernel_allows_them() {
+    let test = here!("copies_are_made_where_the_kernel_allows_them");
+    match role().as_deref() {
+        Some("target") => return target(),
+        Some(_) => return initiator(),
+        None => {}
+    }
+    assert!(alone_between(test, this_program(), this_program(), &[]) > 0);
+    if !geteuid().is_root() {
+        return skip(test, "only root can be another user");
+    }
+    let user = ("USER_NUMBER", OTHER_USER.to_string());
+    let traceable = ("TRACEABLE", "1".to_owned());
+    let alone = |variables: &[_]| alone_between(test, this_program(), this_program(), variables);
+    assert_eq!(alone(std::slice::from_ref(&user)), 0);
+    assert!(alone(&[user, traceable]) > 0);
+    // A process of a child user namespace may not trace one of its parent, but the other way it may. Processes without numbers for each other do not copy.
+    const USER: &[&str] = &["--user", "--map-root-user"];
+    const PROCESSES: &[&str] = &["--pid", "--fork", "--kill-child"];
+    for (namespaces, from_outside) in [(USER, true), (PROCESSES, false)] {
+        let there = || super::limits::apart(test, namespaces, "true");
+        if let Some(command) = there() {
+            let alone = alone_between(test, command, this_program(), &[]);
+            assert_eq!(alone, 0, "{namespaces:?}");
+        }
+        if let Some(command) = there() {
+            let alone = alone_between(test, this_program(), command, &[]);
+            assert_eq!(alone > 0, from_outside, "{namespaces:?}");
+        }
     }
 }
