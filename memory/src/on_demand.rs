@@ -3,8 +3,40 @@
 //! The kernel copies, with `process_vm_readv(2)` and `process_vm_writev(2)` on the calling process itself, which needs no capability. An access that
 //! would raise SIGSEGV or SIGBUS in a plain copy ends the call.
 
+use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+thread_local! {
+    /// The thread places octets for programs that do nothing meanwhile.
+    static IN_BACKGROUND: Cell<bool> = const { Cell::new(false) };
+    /// Octets are placed through the kernel, whatever the region.
+    static GUARDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread is one in the background: what it [guards](guard) is placed through the kernel.
+pub fn enter_background() {
+    IN_BACKGROUND.set(true);
+}
+
+/// Places the octets of received messages with `place`. In a [background thread](enter_background), pages that a program has unmapped without a deregistration take nothing, and the
+/// process goes on: hardware writes to the pinned pages then, which nobody sees. UCX unmaps its receive buffers before it destroys the queue pair.
+#[inline]
+pub fn guard<R>(place: impl FnOnce() -> R) -> R {
+    if !IN_BACKGROUND.get() {
+        return place();
+    }
+    GUARDS.set(true);
+    let result = place();
+    GUARDS.set(false);
+    result
+}
+
+/// Whether octets are placed through the kernel now.
+#[inline]
+pub(crate) fn guards() -> bool {
+    GUARDS.get()
+}
 
 /// The kernel, or a filter of system calls, denies them.
 static DENIED: AtomicBool = AtomicBool::new(false);
@@ -12,22 +44,30 @@ static DENIED: AtomicBool = AtomicBool::new(false);
 /// Writes `src` to `to`, the last 8 octets last, as far as pages are mapped writable. `false` if the calls are denied: nothing is written.
 #[cold]
 pub(crate) fn write(to: NonNull<u8>, src: &[u8]) -> bool {
+    write_from(to, src.as_ptr(), src.len())
+}
+
+/// As [`write`], of `len` octets at an address.
+#[cold]
+pub(crate) fn write_from(to: NonNull<u8>, from: *const u8, len: usize) -> bool {
     if DENIED.load(Ordering::Relaxed) {
         return false;
     }
-    let (head, tail) = src.split_at(src.len().saturating_sub(8));
-    for (at, part) in [(0, head), (head.len(), tail)] {
-        let local = vector(part.as_ptr(), part.len());
-        let remote = vector(to.as_ptr().wrapping_add(at), part.len());
-        // SAFETY: `local` is a live slice that is only read. The kernel checks each page of `remote`, which by the contract of
-        // `Region::on_demand` nobody refers to.
+    let head = len.saturating_sub(8);
+    for (at, len) in [(0, head), (head, len - head)] {
+        if len == 0 {
+            continue;
+        }
+        let local = vector(from.wrapping_add(at), len);
+        let remote = vector(to.as_ptr().wrapping_add(at), len);
+        // SAFETY: `local` is only read. The kernel checks each page of both; nobody refers to `remote`, by the contract of a region.
         let copied = unsafe {
             libc::process_vm_writev(own_process(), &raw const local, 1, &raw const remote, 1, 0)
         };
         if copied < 0 && is_denied() {
             return false;
         }
-        if usize::try_from(copied) != Ok(part.len()) {
+        if usize::try_from(copied) != Ok(len) {
             break;
         }
     }
@@ -139,6 +179,33 @@ mod tests {
             let slice = region.slice(0, 4 * PAGE).unwrap();
             assert_eq!(slice.crc(at, len, 5), Payload::crc(&all[..], at, len, 5));
         }
+    }
+
+    /// Plain regions, whose pages a program has unmapped, take nothing from a background thread.
+    #[test]
+    fn a_background_thread_places_nothing_where_nothing_is_mapped() {
+        let pages = Pages::map(0x64_0000_0000, 2);
+        let start = NonNull::new(pages.address as *mut u8).unwrap();
+        // SAFETY: nothing refers to these pages.
+        let region = unsafe { Region::from_raw_parts(start, 2 * PAGE) };
+        let source = crate::Buffer::zeroed(2 * PAGE).unwrap();
+        source.write(0, &octets(2 * PAGE));
+        pages.protect(1, libc::PROT_NONE);
+        let background = std::thread::spawn(move || {
+            enter_background();
+            let from = source.region();
+            guard(|| {
+                let whole = region.slice(0, 2 * PAGE).unwrap();
+                whole.place(&octets(2 * PAGE));
+                region.slice(PAGE, 8).unwrap().place(&[1; 8]);
+                whole.place_region(&from.slice(0, 2 * PAGE).unwrap());
+            });
+            assert!(!guards());
+            let mut found = vec![0; PAGE];
+            region.slice(0, PAGE).unwrap().copy_to(&mut found);
+            assert_eq!(found, octets(2 * PAGE)[..PAGE]);
+        });
+        background.join().unwrap();
     }
 
     /// Pages that are unmapped or protected behind a check end no process.

@@ -263,7 +263,7 @@ impl<'a> RegionSlice<'a> {
     #[inline]
     pub fn place(&self, src: &[u8]) {
         assert_eq!(src.len(), self.len, "placement covers its slice exactly");
-        if self.on_demand && on_demand::write(self.ptr, src) {
+        if (self.on_demand || on_demand::guards()) && on_demand::write(self.ptr, src) {
             return;
         }
         let Some((head, tail)) = src.split_last_chunk::<8>() else {
@@ -293,6 +293,12 @@ impl<'a> RegionSlice<'a> {
     /// If the lengths differ.
     pub fn place_region(&self, src: &RegionSlice<'_>) {
         assert_eq!(src.len, self.len, "placement covers its slice exactly");
+        if on_demand::guards()
+            && !src.on_demand
+            && on_demand::write_from(self.ptr, src.as_ptr(), src.len)
+        {
+            return;
+        }
         if self.on_demand || src.on_demand {
             self.place_in_chunks(src);
             return;

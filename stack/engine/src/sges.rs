@@ -224,7 +224,7 @@ pub(super) fn scatter<'a, P: Placeable + ?Sized + 'a>(
             lkey: sge.lkey,
         };
         if let Some(slice) = view.sink(pd, part).map_err(|_| PlaceFailed)? {
-            rest.place(0, &slice);
+            dgiwarp_memory::guard(|| rest.place(0, &slice));
         }
         skip = 0;
         rest = rest.after(now).ok_or(PlaceFailed)?;

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dgiwarp_memory::allow_tracing;
+use dgiwarp_memory::{allow_tracing, enter_background};
 use nix::poll::{PollTimeout, poll};
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use nix::sys::pthread::pthread_self;
@@ -321,6 +321,7 @@ impl Background {
     }
 
     fn run(&self) {
+        enter_background();
         let mut seen: Vec<Seen> = Vec::new();
         let mut ticks = 0;
         let mut at_once = false;
