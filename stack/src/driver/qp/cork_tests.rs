@@ -71,6 +71,19 @@ where
         assert!((0..3).any(|_| leaves()), "they wait after {name}");
     }
 
+    /// The process ends while another thread works, which has the messages in hand then.
+    fn leave_process_behind_another(&self) {
+        let left = self.core.exclusive.run(
+            |_| {
+                (self.post)();
+                self.core.leave_process(false)
+            },
+            |state| self.core.work(state),
+        );
+        assert!(!left, "they are lost with the other thread");
+        (self.arrive)();
+    }
+
     /// Tries everything that may follow, and at last the end of the process, or destruction.
     pub(crate) fn check(&self, leaves_process: bool) {
         let set = &self.core.poll_set;
@@ -96,6 +109,7 @@ where
         for _ in 0..BURST {
             (self.arrive)();
         }
+        self.leave_process_behind_another();
         self.hold();
         if leaves_process {
             self.core.leave_process(false);

@@ -117,7 +117,8 @@ pub(crate) trait Member: Debug + Send + Sync {
     /// Runs timers that are due and returns the next deadline.
     fn handle_timeout(&self, now: Instant) -> Option<Instant>;
 
-    /// The process ends: hands accepted work requests to the network. Returns whether nothing is left, which holds if it is called `at_last`.
+    /// The process ends: hands accepted work requests to the network. Returns whether nothing is left, which holds if it is called `at_last`. Work requests
+    /// that another thread has in hand may be left.
     fn leave_process(&self, _at_last: bool) -> bool {
         true
     }

@@ -561,7 +561,11 @@ impl Member for RdShared {
     }
 
     fn leave_process(&self, at_last: bool) -> bool {
-        at_last || self.continue_sending().is_none()
+        let sends_all = |inner: &mut RdInner| {
+            self.work(inner);
+            !self.unsent.load(Ordering::Acquire)
+        };
+        at_last || self.try_run(sends_all) == Some(true)
     }
 
     fn fail_overrun(&self) {

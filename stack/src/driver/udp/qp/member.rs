@@ -60,7 +60,11 @@ impl Member for UdShared {
     }
 
     fn leave_process(&self, at_last: bool) -> bool {
-        at_last || self.continue_sending().is_none()
+        let sends_all = |inner: &mut UdInner| {
+            self.work(inner);
+            !inner.engine.has_unsent()
+        };
+        at_last || self.try_run(sends_all) == Some(true)
     }
 
     fn fail_overrun(&self) {

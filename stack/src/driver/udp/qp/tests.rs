@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dgiwarp_llp_udp::Peer;
+use nix::poll::{PollTimeout, poll};
 
 use crate::driver::device::clock;
 use crate::driver::qp::cork_tests::Corked;
@@ -173,6 +174,24 @@ fn messages_posted_back_to_back_leave_whatever_follows() {
             close: &|| one.qp.shared.close(),
         };
         corked.check(leaves_process);
+    }
+}
+
+/// What a rate holds back is left when the process ends, and leaves in time.
+#[test]
+fn a_rate_holds_messages_back_at_the_end_of_the_process_too() {
+    let [one, other] = ends();
+    one.qp.shared.set_max_rate(200_000);
+    for _ in 0..8 {
+        other.post_recv(1);
+        one.post(1, Operation::Send { immediate: None }, 8000, &other);
+    }
+    assert!(!one.qp.shared.leave_process(false));
+    while !one.qp.shared.leave_process(false) {
+        let _ = poll(&mut [], PollTimeout::from(1u8));
+    }
+    for _ in 0..8 {
+        while other.wait().opcode != WcOpcode::Recv {}
     }
 }
 
