@@ -177,7 +177,7 @@ fn messages_posted_back_to_back_leave_whatever_follows() {
     }
 }
 
-/// What a rate holds back is left when the process ends, and leaves in time.
+/// Messages that a rate holds back are left when the process ends, and leave in time.
 #[test]
 fn a_rate_holds_messages_back_at_the_end_of_the_process_too() {
     let [one, other] = ends();
