@@ -212,11 +212,21 @@ impl CqRing {
         Pushed::Event
     }
 
-    /// Moves completions to the front of `out` and returns how many.
-    #[inline]
+    /// Moves completions to the front of `out`. Returns how many.
     pub fn poll(&mut self, out: &mut [Wc]) -> usize {
+        let mut slots = out.iter_mut();
+        self.poll_each(slots.len(), |wc| {
+            if let Some(slot) = slots.next() {
+                *slot = *wc;
+            }
+        })
+    }
+
+    /// Takes completions, at most so many, and calls `each` with every one. Returns how many.
+    #[inline]
+    pub fn poll_each(&mut self, most: usize, mut each: impl FnMut(&Wc)) -> usize {
         let mut count = 0;
-        for slot in out {
+        while count < most {
             let Some(wc) = self.entries.pop_front() else {
                 break;
             };
@@ -228,7 +238,7 @@ impl CqRing {
             if let Some(stamps) = &mut self.stamps {
                 stamps.of_last_taken = stamps.of_entries.pop_front().unwrap_or(0);
             }
-            *slot = wc;
+            each(&wc);
             count += 1;
         }
         if self.entries.is_empty() {

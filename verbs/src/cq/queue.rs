@@ -13,7 +13,7 @@ use crate::ffi::{
     thread_order, waiting,
 };
 use crate::mem::mr::Pd;
-use dgiwarp::{Rnic, Wc};
+use dgiwarp::Rnic;
 use nix::errno::Errno;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -23,8 +23,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Completions that one call polls from the stack.
-const BATCH: usize = 8;
 /// Longest sleep in place of a yield.
 const NAP: Duration = Duration::from_millis(1);
 /// Consecutive empty polls after which the thread leaves the core.
@@ -358,23 +356,21 @@ pub(crate) unsafe extern "C" fn poll_cq(
         let room = usize::try_from(entries).map_err(|_| Errno::EINVAL)?;
         let mut written = 0;
         while written < room {
-            let mut batch = [Wc::default(); BATCH];
-            let wanted = batch.len().min(room - written);
-            let fetched = state.cq.poll(batch.get_mut(..wanted).unwrap_or_default());
-            let count = match fetched {
-                Ok(count) => count,
+            let wanted = room - written;
+            let fetched = state.cq.poll_each(wanted, |wc| {
+                if let Some(wc) = wc::to_c(wc) {
+                    // SAFETY: `written` is below `entries`.
+                    let slot = unsafe { out.add(written) };
+                    // SAFETY: the program provides `entries` completions.
+                    unsafe { ptr::write(slot, wc) };
+                    written += 1;
+                }
+            });
+            match fetched {
+                Ok(count) if count == wanted => {}
+                Ok(_) => break,
                 Err(_) if written > 0 => break,
                 Err(_) => return Err(Errno::EOVERFLOW),
-            };
-            for wc in batch.iter().take(count).filter_map(wc::to_c) {
-                // SAFETY: `written` is below `entries`.
-                let slot = unsafe { out.add(written) };
-                // SAFETY: the program provides `entries` completions.
-                unsafe { ptr::write(slot, wc) };
-                written += 1;
-            }
-            if count < wanted {
-                break;
             }
         }
         state.count_poll(written);

@@ -51,15 +51,33 @@ fn opcode(opcode: WcOpcode) -> Option<c_uint> {
     }
 }
 
-/// The LID of a sender: the lower half of its IPv4 address, where that is a unicast LID.
-fn source_lid(source: SocketAddr) -> u16 {
-    let IpAddr::V4(v4) = source.ip().to_canonical() else {
-        return 0;
-    };
-    let [_, _, high, low] = v4.octets();
-    match u16::from_be_bytes([high, low]) {
-        lid @ 1..=MAX_UNICAST_LID => lid,
-        _ => 0,
+/// Fields of the sender of a datagram; zero where a completion has none.
+#[derive(Default)]
+struct Source {
+    qpn: u32,
+    /// The lower half of its IPv4 address, where that is a unicast LID.
+    lid: u16,
+    service_level: u8,
+}
+
+impl From<SocketAddr> for Source {
+    fn from(source: SocketAddr) -> Self {
+        let qpn = source.port().into();
+        let IpAddr::V4(v4) = source.ip().to_canonical() else {
+            return Self {
+                qpn,
+                ..Self::default()
+            };
+        };
+        let [_, _, high, low] = v4.octets();
+        Self {
+            qpn,
+            lid: match u16::from_be_bytes([high, low]) {
+                lid @ 1..=MAX_UNICAST_LID => lid,
+                _ => 0,
+            },
+            service_level: SL_OF_IPV4,
+        }
     }
 }
 
@@ -70,6 +88,7 @@ const SL_OF_IPV4: u8 = 2;
 /// The C struct of a completion.
 pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
     let grh = wc.grh && wc.status == WcStatus::Success;
+    let source = wc.source.map(Source::from).unwrap_or_default();
     let mut flags = 0;
     if grh {
         flags |= IBV_WC_GRH;
@@ -93,14 +112,11 @@ pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
             (None, invalidated) => invalidated.unwrap_or(0),
         },
         qp_num: wc.qpn,
-        src_qp: wc.source.map_or(0, |source| source.port().into()),
+        src_qp: source.qpn,
         wc_flags: flags,
         pkey_index: 0,
-        slid: wc.source.map_or(0, source_lid),
-        sl: match wc.source {
-            Some(source) if grh && source.ip().to_canonical().is_ipv4() => SL_OF_IPV4,
-            Some(_) | None => 0,
-        },
+        slid: source.lid,
+        sl: if grh { source.service_level } else { 0 },
         dlid_path_bits: 0,
     })
 }

@@ -23,6 +23,11 @@ pub(crate) fn of_post_failure(failure: PostFailure) -> Errno {
     of_post(failure.source)
 }
 
+/// Number of accepted work requests of a list, and the errno value of the next one's refusal.
+pub(crate) fn of_refusal(failure: PostFailure) -> (usize, Errno) {
+    (failure.accepted, of_post(failure.source))
+}
+
 /// errno value of an I/O error.
 pub(crate) fn of_io(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)

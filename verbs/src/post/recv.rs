@@ -2,10 +2,11 @@
 
 use crate::abi::{ibv_qp, ibv_recv_wr, ibv_srq};
 use crate::ffi::{Object, entry, errno, thread_order};
-use crate::post::list::{Sges, elements, post_chain};
+use crate::post::list::{BATCH, Refused, elements, post_chain};
 use crate::qp::queue_pair::{self, Qp};
 use crate::qp::srq::Srq;
 use crate::qp::state::QpState;
+use arrayvec::ArrayVec;
 use dgiwarp::{PostFailure, RecvWr};
 use nix::errno::Errno;
 use std::ffi::c_int;
@@ -20,7 +21,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         // SAFETY: the program passes a live queue pair.
         let qp = unsafe { queue_pair::state(qp) };
         // SAFETY: and a chain of valid work requests.
-        unsafe { post_chain(wr, bad, |wr| wr.next, |wr| post_one(qp?, wr)) }
+        unsafe { post_chain(wr, bad, |wr| wr.next, |wrs| post_all(qp, wrs)) }
     })
 }
 
@@ -32,9 +33,9 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     entry(libc::EIO, || {
         // SAFETY: the program passes a live shared receive queue.
         let srq = unsafe { Object::<Arc<Srq>>::state(srq) };
-        let post = |wr: &ibv_recv_wr| {
-            let srq = srq?;
-            translate(wr, |request| srq.srq.post_recv(&[request]))
+        let post = |wrs: &[&ibv_recv_wr]| {
+            let srq = srq.map_err(|errno| (0, errno))?;
+            translate(wrs, |requests| srq.srq.post_recv(requests))
         };
         // SAFETY: and a chain of valid work requests.
         unsafe { post_chain(wr, bad, |wr| wr.next, post) }
@@ -69,28 +70,38 @@ pub(crate) unsafe extern "C" fn ordered_post_srq_recv(
     unsafe { post_srq_recv(srq, wr, bad) }
 }
 
-/// Posts a work request in the stack's form.
+/// Posts work requests in the stack's form, up to the first that has none.
 fn translate(
-    wr: &ibv_recv_wr,
-    post: impl FnOnce(RecvWr<'_>) -> Result<(), PostFailure>,
-) -> Result<(), Errno> {
-    // SAFETY: part of a valid work request.
-    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
-    let mut sges = Sges::default();
-    let request = RecvWr {
-        wr_id: wr.wr_id,
-        sges: sges.of(list),
-    };
-    post(request).map_err(errno::of_post_failure)
+    wrs: &[&ibv_recv_wr],
+    post: impl FnOnce(&[RecvWr<'_>]) -> Result<(), PostFailure>,
+) -> Result<(), Refused> {
+    let mut requests = ArrayVec::<_, BATCH>::new();
+    let mut refused = Ok(());
+    for wr in wrs {
+        // SAFETY: part of a valid work request.
+        match unsafe { elements(wr.sg_list, wr.num_sge) } {
+            Ok(sges) => requests.push(RecvWr {
+                wr_id: wr.wr_id,
+                sges,
+            }),
+            Err(errno) => {
+                refused = Err((requests.len(), errno));
+                break;
+            }
+        }
+    }
+    post(&requests).map_err(errno::of_refusal)?;
+    refused
 }
 
-fn post_one(qp: &Qp, wr: &ibv_recv_wr) -> Result<(), Errno> {
+fn post_all(qp: Result<&Qp, Errno>, wrs: &[&ibv_recv_wr]) -> Result<(), Refused> {
+    let qp = qp.map_err(|errno| (0, errno))?;
     if qp.state() == QpState::Reset {
-        return Err(Errno::EINVAL);
+        return Err((0, Errno::EINVAL));
     }
-    translate(wr, |request| qp.qp.post_recv(request))?;
+    let posted = translate(wrs, |requests| qp.qp.post_recv(requests));
     if qp.state() == QpState::Error {
         qp.qp.flush();
     }
-    Ok(())
+    posted
 }

@@ -1,13 +1,14 @@
 //! `ibv_post_send(3)`, which programs call through the context's table.
 
-use crate::abi::{IBV_SEND_INLINE, ibv_qp, ibv_send_wr, ibv_sge};
+use crate::abi::{IBV_SEND_INLINE, ibv_qp, ibv_send_wr};
 use crate::ffi::{Object, entry, errno, thread_order};
-use crate::post::list::{InlineData, Sges, elements, post_chain};
+use crate::post::list::{BATCH, InlineData, Refused, elements, inline, post_chain};
 use crate::post::operation::{WorkRequest, operation, reliable_send, send};
 use crate::qp::ah::Ah;
 use crate::qp::queue_pair::{self, Qp, Transport};
 use crate::qp::state::QpState;
-use dgiwarp::{Destination, PostFailure, Sge};
+use arrayvec::ArrayVec;
+use dgiwarp::{Destination, PostFailure, RcQp, Sge};
 use nix::errno::Errno;
 use std::ffi::c_int;
 
@@ -25,7 +26,7 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: the program passes a live queue pair.
         let qp = unsafe { queue_pair::state(qp) };
         // SAFETY: and a chain of valid work requests.
-        unsafe { post_chain(wr, bad, |wr| wr.next, |wr| post_one(qp?, wr)) }
+        unsafe { post_chain(wr, bad, |wr| wr.next, |wrs| post_all(qp, wrs)) }
     })
 }
 
@@ -43,10 +44,97 @@ pub(crate) unsafe extern "C" fn ordered_post_send(
     unsafe { post_send(qp, wr, bad) }
 }
 
-fn post_one(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
+fn post_all(qp: Result<&Qp, Errno>, wrs: &[&ibv_send_wr]) -> Result<(), Refused> {
+    let qp = qp.map_err(|errno| (0, errno))?;
     if !qp.state().takes_sends() {
-        return Err(Errno::EINVAL);
+        return Err((0, Errno::EINVAL));
     }
+    let posted = match &qp.qp {
+        Transport::Rc(rc) => post_connected(qp, rc, wrs),
+        Transport::Ud(_) | Transport::Uc(_) | Transport::Rd(_) | Transport::XrcTarget(_) => {
+            post_each(qp, wrs)
+        }
+    };
+    if qp.state() == QpState::Error {
+        qp.qp.flush();
+    }
+    posted
+}
+
+/// Posts to a connected queue pair, all at once but those whose inline data is in several places.
+fn post_connected(qp: &Qp, rc: &RcQp, wrs: &[&ibv_send_wr]) -> Result<(), Refused> {
+    let mut posted = 0;
+    while posted < wrs.len() {
+        let mut requests = ArrayVec::<_, BATCH>::new();
+        let mut next = None;
+        for wr in wrs.iter().skip(posted) {
+            match connected(qp, wr) {
+                Ok((request, Payload::Sges(sges))) => requests.push(request.rc(sges, &[])),
+                Ok((request, Payload::Inline(octets))) => requests.push(request.rc(&[], octets)),
+                Ok((request, Payload::Gather(data))) => {
+                    next = Some(Ok((request, data)));
+                    break;
+                }
+                Err(errno) => {
+                    next = Some(Err(errno));
+                    break;
+                }
+            }
+        }
+        let behind = |(accepted, errno)| (posted + accepted, errno);
+        let result = rc.post_send(&requests);
+        result.map_err(errno::of_refusal).map_err(behind)?;
+        posted += requests.len();
+        match next {
+            None => {}
+            Some(Ok((request, data))) => {
+                let result = rc.post_send(&[request.rc(&[], data.as_slice())]);
+                result.map_err(|failure| (posted, errno::of_post_failure(failure)))?;
+                posted += 1;
+            }
+            Some(Err(errno)) => return Err((posted, errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Payload of a work request.
+enum Payload<'a> {
+    Sges(&'a [Sge]),
+    /// Inline data in one place.
+    Inline(&'a [u8]),
+    /// Copied from several places.
+    Gather(Box<InlineData>),
+}
+
+/// A work request of a connected queue pair.
+#[inline]
+fn connected<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Result<(WorkRequest, Payload<'a>), Errno> {
+    let operation = operation(wr)?;
+    let request = WorkRequest::new(operation, wr.wr_id, wr.send_flags, qp.signal_all)?;
+    let request = request.to_srq(wr.qp_type.remote_srqn);
+    // SAFETY: part of a valid work request.
+    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    if wr.send_flags & IBV_SEND_INLINE == 0 {
+        return Ok((request, Payload::Sges(list)));
+    }
+    let payload = match list {
+        // SAFETY: the element of a valid inline work request points to readable memory, which the program does not write during the call.
+        [sge] => Payload::Inline(unsafe { inline(sge) }?),
+        // SAFETY: so do several.
+        _ => Payload::Gather(Box::new(unsafe { InlineData::gather(list) }?)),
+    };
+    Ok((request, payload))
+}
+
+fn post_each(qp: &Qp, wrs: &[&ibv_send_wr]) -> Result<(), Refused> {
+    for (place, wr) in wrs.iter().enumerate() {
+        post_one(qp, wr).map_err(|errno| (place, errno))?;
+    }
+    Ok(())
+}
+
+fn post_one(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
     let request = |operation| WorkRequest::new(operation, wr.wr_id, wr.send_flags, qp.signal_all);
     match &qp.qp {
         // ibv_post_send(3): datagram queue pairs have Sends only. The members of other opcodes overlap the address.
@@ -57,14 +145,14 @@ fn post_one(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
             with_sges(qp, wr, |sges| {
                 ud.post_send(&[request.ud(operation, to, sges)])
                     .map_err(errno::of_post_failure)
-            })?;
+            })
         }
         Transport::Uc(uc) => {
             let request = request(operation(wr)?)?;
             with_sges(qp, wr, |sges| {
                 let request = request.uc(sges).map_err(errno::of_post)?;
                 uc.post_send(&[request]).map_err(errno::of_post_failure)
-            })?;
+            })
         }
         // As with UD: address handle and remote address share their memory.
         Transport::Rd(rd) => {
@@ -72,20 +160,11 @@ fn post_one(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
             let to = destination(qp, wr)?;
             post_reliable(wr, |sges, inline| {
                 rd.post_send(&[request.rd(to, sges, inline)])
-            })?;
+            })
         }
-        Transport::Rc(rc) => {
-            let srqn = wr.qp_type.remote_srqn;
-            let request = request(operation(wr)?)?.to_srq(srqn);
-            post_reliable(wr, |sges, inline| rc.post_send(&[request.rc(sges, inline)]))?;
-        }
-        // An XRC target only receives.
-        Transport::XrcTarget(_) => return Err(Errno::EINVAL),
+        // An XRC target only receives, and the others are posted together.
+        Transport::XrcTarget(_) | Transport::Rc(_) => Err(Errno::EINVAL),
     }
-    if qp.state() == QpState::Error {
-        qp.qp.flush();
-    }
-    Ok(())
 }
 
 /// Posts with the payload's elements, or with a registered copy of inline data.
@@ -98,7 +177,7 @@ fn with_sges(
     // SAFETY: part of a valid work request.
     let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
     if wr.send_flags & IBV_SEND_INLINE == 0 {
-        return post(Sges::default().of(list));
+        return post(list);
     }
     // SAFETY: the elements of a valid inline work request point to readable memory.
     unsafe { with_inline_data(qp, list, post) }
@@ -111,7 +190,7 @@ fn with_sges(
 #[cold]
 unsafe fn with_inline_data(
     qp: &Qp,
-    list: &[ibv_sge],
+    list: &[Sge],
     post: impl FnOnce(&[Sge]) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's contract is the same.
@@ -133,7 +212,7 @@ fn post_reliable(
         let data = unsafe { InlineData::gather(list) }?;
         return post(&[], data.as_slice()).map_err(errno::of_post_failure);
     }
-    post(Sges::default().of(list), &[]).map_err(errno::of_post_failure)
+    post(list, &[]).map_err(errno::of_post_failure)
 }
 
 /// Destination of a datagram.

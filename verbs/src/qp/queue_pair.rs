@@ -70,13 +70,13 @@ impl Transport {
         }
     }
 
-    pub(crate) fn post_recv(&self, wr: RecvWr<'_>) -> Result<(), PostFailure> {
+    pub(crate) fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
         match self {
-            Self::Ud(qp) => qp.post_recv(&[wr]),
-            Self::Uc(qp) => qp.post_recv(&[wr]),
-            Self::Rd(qp) => qp.post_recv(&[wr]),
-            Self::Rc(qp) => qp.post_recv(&[wr]),
-            Self::XrcTarget(target) => target.rc.post_recv(&[wr]),
+            Self::Ud(qp) => qp.post_recv(wrs),
+            Self::Uc(qp) => qp.post_recv(wrs),
+            Self::Rd(qp) => qp.post_recv(wrs),
+            Self::Rc(qp) => qp.post_recv(wrs),
+            Self::XrcTarget(target) => target.rc.post_recv(wrs),
         }
     }
 

@@ -34,7 +34,7 @@ pub use receive::{DirectFront, DirectInput, ShortInput};
 pub use state::RcConfig;
 pub(crate) use transmit::update;
 pub use transmit::{OneSidedData, OneSidedSpan, ROOM};
-pub use wqe::{MAX_INLINE, MemoryWork, RcData, RcSendWqe, RcWork};
+pub use wqe::{InlineOctets, MAX_INLINE, MemoryWork, RcData, RcSendWqe, RcWork};
 pub use zero_copy::{StreamSink, Taken};
 
 #[cfg(test)]

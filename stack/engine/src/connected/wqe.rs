@@ -1,8 +1,8 @@
 //! Work requests of a connected QP.
 
-use arrayvec::ArrayVec;
 use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_rdmap::wire::AtomicOperation;
+use smallvec::SmallVec;
 
 use crate::cq_ring::CompletionSink;
 use crate::mr::{Bind, BindError, MrTable, StreamId};
@@ -94,17 +94,20 @@ impl MemoryWork {
     }
 }
 
+/// Octets of inline data up to which a work request has them in itself. Longer ones are an allocation each: room for them in every work request would be copied
+/// with each.
+const INLINE_WITHIN: usize = 64;
+
+/// Inline data.
+pub type InlineOctets = SmallVec<[u8; INLINE_WITHIN]>;
+
 /// The local memory of a work request.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box would be an allocation for each message"
-)]
 pub enum RcData {
     /// Registered.
     Sges(SgeList),
-    /// Copied when it was posted.
-    Inline(ArrayVec<u8, MAX_INLINE>),
+    /// Copied when it was posted, at most [`MAX_INLINE`] octets.
+    Inline(InlineOctets),
 }
 
 impl RcData {

@@ -9,8 +9,9 @@ use dgiwarp_rdmap::datagram::RecordHandle;
 /// Most scatter/gather elements of a work request.
 pub const MAX_SGE: usize = 16;
 
-/// A part of registered memory (`ibv_sge`).
+/// A part of registered memory (`ibv_sge`, whose layout it has).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
 pub struct Sge {
     /// Address, in the region's own address space (its `iova`).
     pub addr: u64,

@@ -33,6 +33,17 @@ impl Cq {
         self.shared.poll(out)
     }
 
+    /// Takes completions, at most `most`, and calls `each` with every one. Returns how many. As [`poll`](Self::poll), without a copy of them.
+    ///
+    /// `each` must not use this queue: its lock is held.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    #[inline]
+    pub fn poll_each(&self, most: usize, each: impl FnMut(&Wc)) -> Result<usize, CqError> {
+        self.shared.poll_each(most, each)
+    }
+
     /// The next completion, if there is one.
     ///
     /// # Errors

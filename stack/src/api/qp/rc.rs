@@ -21,7 +21,7 @@ use crate::{
     Pairing, Pd, PostError, PostFailure, QpCounters, RcQpAttr, RecvWr, RnrLimits, Sge,
 };
 use dgiwarp_engine::cm::oob::Start;
-use dgiwarp_engine::connected::{MemoryWork, RcData, RcEnd, RcSendWqe, RcWork};
+use dgiwarp_engine::connected::{InlineOctets, MemoryWork, RcData, RcEnd, RcSendWqe, RcWork};
 use dgiwarp_engine::mr::Bind;
 use dgiwarp_engine::recv_queue::{RecvQueue, copy_sges, total_length};
 use dgiwarp_engine::xrc::XrcRole;
@@ -547,8 +547,7 @@ pub(crate) fn wqe(wr: &RcSendWr<'_>, max_sge: usize) -> Result<RcSendWqe, PostEr
     if wr.inline.is_empty() {
         return Ok(with(RcData::Sges(copy_sges(wr.sges))));
     }
-    let octets = wr.inline.try_into().map_err(|_| PostError::TooLong)?;
-    Ok(with(RcData::Inline(octets)))
+    Ok(with(RcData::Inline(InlineOctets::from_slice(wr.inline))))
 }
 
 fn work(operation: RcOperation) -> RcWork {

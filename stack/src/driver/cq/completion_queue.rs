@@ -221,18 +221,40 @@ impl CompletionQueue {
         self.poll_set.want_event();
     }
 
+    /// Moves completions to the front of `out`, as [`poll_each`](Self::poll_each) finds them. Returns how many.
     #[inline]
     pub(crate) fn poll(&self, out: &mut [Wc]) -> Result<usize, CqError> {
-        let count = self.take(out)?;
-        if count > 0 {
-            let polls = self.polls_with_completions.fetch_add(1, Ordering::Relaxed);
+        let mut slots = out.iter_mut();
+        self.poll_each(slots.len(), |wc| {
+            if let Some(slot) = slots.next() {
+                *slot = *wc;
+            }
+        })
+    }
+
+    /// Takes completions, at most so many, and calls `each` with every one, which must not use the queue. Where there are none, receives first. Returns
+    /// how many.
+    #[inline]
+    pub(crate) fn poll_each(&self, most: usize, each: impl FnMut(&Wc)) -> Result<usize, CqError> {
+        let lay_there = self.has_completions();
+        if !lay_there {
+            self.progress();
+            if !self.has_completions() {
+                return Ok(0);
+            }
+        }
+        let count = self.take(most, each)?;
+        if lay_there {
+            let polls = match count {
+                // Another thread took them.
+                0 => RECEIVE_EVERY - 1,
+                _ => self.polls_with_completions.fetch_add(1, Ordering::Relaxed),
+            };
             if polls % RECEIVE_EVERY == RECEIVE_EVERY - 1 {
                 self.progress();
             }
-            return Ok(count);
         }
-        self.progress();
-        self.take(out)
+        Ok(count)
     }
 
     /// How often a program has polled, found something or not.
@@ -243,17 +265,9 @@ impl CompletionQueue {
     }
 
     #[inline]
-    fn take(&self, out: &mut [Wc]) -> Result<usize, CqError> {
-        if self.has_completions() {
-            self.take_some(out)
-        } else {
-            Ok(0)
-        }
-    }
-
-    fn take_some(&self, out: &mut [Wc]) -> Result<usize, CqError> {
+    fn take(&self, most: usize, each: impl FnMut(&Wc)) -> Result<usize, CqError> {
         let mut ring = self.ring.lock();
-        let count = ring.poll(out);
+        let count = ring.poll_each(most, each);
         if count == 0 && ring.is_overrun() {
             return Err(CqError::Overrun);
         }

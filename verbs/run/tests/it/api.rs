@@ -31,6 +31,11 @@ fn reliable_queue_pairs_do_too() {
     for_each_gid("rc", include_str!("../c/rc.c"));
 }
 
+#[test]
+fn chains_are_posted_up_to_the_first_refused_work_request() {
+    for_each_gid("chain", include_str!("../c/chain.c"));
+}
+
 /// Domains, numbered queues, handles of one target; and the refusal where the device has none.
 #[test]
 fn xrc_queue_pairs_do_too() {

@@ -119,7 +119,7 @@ fn sends_carry_immediates_and_inline_octets() {
         assert_eq!((wc.immediate, wc.solicited), (Some(77), false));
         assert_eq!(ends[1].octets(wc.wr_id * u64::from(ROOM), length), sent);
     }
-    let inline = RcData::Inline(b"of the post"[..].try_into().unwrap());
+    let inline = RcData::Inline(b"of the post"[..].into());
     let work = RcWork::Send { invalidate: None };
     ends[0].post(5, (2, QKEY), work, inline);
     talk(&mut now, 20 * MS, &mut ends, |_| false);
