@@ -8,6 +8,8 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::cli::SameHost;
+
 /// The carrier of the messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -25,10 +27,14 @@ pub(crate) enum Transport {
     UdRing,
     /// A reliable datagram queue pair whose datagrams do.
     RdRing,
+    /// A connected queue pair whose Writes and Reads are copied by their initiator, from and to the memory of a target that does not poll.
+    RcDirect,
     /// Plain UDP sockets.
     Udp,
     /// Plain TCP sockets.
     Tcp,
+    /// Plain memory that both processes share.
+    Shm,
 }
 
 /// The operation on a message.
@@ -138,6 +144,8 @@ pub(crate) const CATALOG: &[Entry] = catalog! {
     RcRing Read [Lat Bw] "RDMA Read";
     RcRing FetchAdd [Lat Rate] "atomic addition";
     RcRing CompareSwap [Lat Rate] "atomic compare and swap";
+    RcDirect Write [Lat] "one-sided copies within one host (--same-host direct): RDMA Write, both ends poll the last byte and nothing else";
+    RcDirect Read [Lat] "RDMA Read, whose target sleeps; latency is half of the time from post to completion";
     Rc Connect [Idle] "iWARP connections that do nothing, each with a queue pair";
     Tcp Connect [Idle] "TCP connections that do nothing";
     Udp Multicast [Fanout] "UDP sockets of a multicast group, the best code for the path";
@@ -146,6 +154,7 @@ pub(crate) const CATALOG: &[Entry] = catalog! {
     Udp RawTrain [Lat Bw Bibw] "connected UDP sockets, GSO trains of MTU-sized datagrams and GRO";
     Udp RawSingle [Lat Bw Bibw Rate] "connected UDP sockets, one MTU-sized datagram per system call";
     Tcp Raw [Lat Bw Bibw Rate] "a TCP connection with NODELAY, one write per message";
+    Shm Raw [Lat Bw Bibw Rate] "shared memory, where both sides are on one host: a ring of slots, each message copied in by one side and out by the other";
 };
 
 /// A transport with an operation, the name of a row.
@@ -170,16 +179,18 @@ impl Subject {
             .find(|entry| entry.transport == self.transport && entry.op == self.op)
     }
 
-    /// The row of the same operation through shared memory, if there is one.
-    pub(crate) fn through_memory(self) -> Option<Self> {
-        let transport = match self.transport {
-            Transport::Ud => Transport::UdRing,
-            Transport::Rd => Transport::RdRing,
-            Transport::Rc => Transport::RcRing,
+    /// The row of the same operation that takes this way within one host, if there is one in `mode`.
+    pub(crate) fn within_host(self, way: SameHost, mode: Mode) -> Option<Self> {
+        let transport = match (self.transport, way) {
+            (Transport::Ud, SameHost::Ring) => Transport::UdRing,
+            (Transport::Rd, SameHost::Ring) => Transport::RdRing,
+            (Transport::Rc, SameHost::Ring) => Transport::RcRing,
+            (Transport::Rc, SameHost::Direct) => Transport::RcDirect,
             _ => return None,
         };
         let other = Self::new(transport, self.op);
-        other.entry().map(|_| other)
+        let entry = other.entry()?;
+        entry.modes.contains(&mode).then_some(other)
     }
 
     /// The raw row that this one is compared with in `mode`; none for the baselines themselves.
@@ -197,8 +208,10 @@ impl Subject {
             }
             // Raw TCP takes nearly nothing beside the kernel: a ratio would mean nothing.
             (Transport::Rc, Mode::Idle) => None,
-            (Transport::Rc | Transport::RcRing, _) => Some(Self::new(Transport::Tcp, Op::Raw)),
-            (Transport::Udp | Transport::Tcp, _) => None,
+            (Transport::Rc | Transport::RcRing | Transport::RcDirect, _) => {
+                Some(Self::new(Transport::Tcp, Op::Raw))
+            }
+            (Transport::Udp | Transport::Tcp | Transport::Shm, _) => None,
         }
     }
 }
@@ -230,6 +243,7 @@ pub(crate) mod subjects {
         UD_RING_SEND = UdRing Send;
         RC_RING_SEND = RcRing Send;
         RC_RING_WRITE = RcRing Write;
+        SHM_RAW = Shm Raw;
         UD_MULTICAST = Ud Multicast;
         UD_BROADCAST = Ud Broadcast;
         RC_CONNECT = Rc Connect;
@@ -250,8 +264,13 @@ impl Transport {
     pub(crate) const fn uses_datagrams(self) -> bool {
         match self {
             Self::Ud | Self::UdRing | Self::Rd | Self::RdRing | Self::Udp => true,
-            Self::Rc | Self::RcRing | Self::Tcp => false,
+            Self::Rc | Self::RcRing | Self::RcDirect | Self::Tcp | Self::Shm => false,
         }
+    }
+
+    /// Whether it is a baseline, without queue pairs.
+    pub(crate) const fn is_raw(self) -> bool {
+        matches!(self, Self::Udp | Self::Tcp | Self::Shm)
     }
 
     /// Whether its queue pairs are reliable datagram ones.
@@ -259,9 +278,14 @@ impl Transport {
         matches!(self, Self::Rd | Self::RdRing)
     }
 
-    /// Whether the octets go through memory that both processes share.
-    pub(crate) const fn is_in_memory(self) -> bool {
+    /// Whether the octets of its queue pairs go through memory that both processes share.
+    pub(crate) const fn is_in_ring(self) -> bool {
         matches!(self, Self::RcRing | Self::UdRing | Self::RdRing)
+    }
+
+    /// Whether both sides have to be on one host.
+    pub(crate) const fn is_within_host(self) -> bool {
+        self.is_in_ring() || matches!(self, Self::RcDirect | Self::Shm)
     }
 
     /// The name in options, tables and JSON.
@@ -273,8 +297,10 @@ impl Transport {
             Self::RcRing => "rc-ring",
             Self::UdRing => "ud-ring",
             Self::RdRing => "rd-ring",
+            Self::RcDirect => "rc-direct",
             Self::Udp => "udp",
             Self::Tcp => "tcp",
+            Self::Shm => "shm",
         }
     }
 }
@@ -387,6 +413,32 @@ mod tests {
                     assert!(raw.modes.contains(&mode), "{baseline} lacks {mode:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_way_within_the_host_has_the_modes_of_its_entry() {
+        use subjects::*;
+        let direct = |subject: Subject, mode| subject.within_host(SameHost::Direct, mode);
+        assert_eq!(
+            direct(RC_WRITE, Mode::Lat),
+            Some(Subject::new(Transport::RcDirect, Op::Write))
+        );
+        assert_eq!(
+            direct(RC_READ, Mode::Lat),
+            Some(Subject::new(Transport::RcDirect, Op::Read))
+        );
+        assert_eq!(direct(RC_READ, Mode::Bw), None);
+        assert_eq!(direct(RC_SEND, Mode::Lat), None);
+        let ring = |subject: Subject, mode| subject.within_host(SameHost::Ring, mode);
+        assert_eq!(ring(UD_SEND, Mode::Rate), Some(UD_RING_SEND));
+        assert_eq!(ring(UD_SEND, Mode::Loss), None);
+        assert_eq!(ring(RC_CONNECT, Mode::Idle), None);
+        assert_eq!(RC_SEND.within_host(SameHost::Off, Mode::Lat), None);
+        for name in ["rc-direct", "shm"] {
+            let transport = Transport::from_str(name, false).unwrap();
+            assert!(transport.is_within_host() && !transport.is_in_ring());
+            assert_eq!(transport.name(), name);
         }
     }
 

@@ -280,9 +280,10 @@ pub(crate) struct RunArgs {
     /// Address to send to with --op broadcast or multicast [default: 127.255.255.255, 239.255.18.14]
     #[arg(long, value_name = "ADDR", requires = "op")]
     pub(crate) group: Option<Ipv4Addr>,
-    /// Connections whose both sides are on this host: ring adds a row through shared memory behind each one of rc, in the same rounds
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) same_host: SameHost,
+    /// Rows beside those of sockets, in the same rounds, where both sides are on this host: ring has one through shared memory behind each one of rc, ud and rd, and
+    /// plain shared memory; direct has one-sided copies behind rc write and read; a list or repeated [default: off]
+    #[arg(long, value_enum, value_name = "WAY", value_delimiter = ',')]
+    pub(crate) same_host: Vec<SameHost>,
     /// CPUs of client and server, or none [default: the first two allowed ones]
     #[arg(long, value_name = "A,B|none", value_parser = parse_pin)]
     pub(crate) pin: Option<PinPair>,
@@ -309,14 +310,15 @@ pub(crate) struct RunArgs {
     pub(crate) list: bool,
 }
 
-/// Rows of connections within this host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+/// Rows within this host beside those of sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SameHost {
-    /// Sockets alone.
-    #[default]
+    /// None.
     Off,
-    /// Beside them, octets through shared memory.
+    /// Octets through shared memory.
     Ring,
+    /// Copies by the initiator, without the target's program.
+    Direct,
 }
 
 impl RunArgs {

@@ -9,7 +9,7 @@ pub(crate) mod raw;
 
 use std::net::IpAddr;
 
-use crate::catalog::{Mode, Transport};
+use crate::catalog::{Mode, Subject, Transport};
 use crate::endpoint::idle::Idle;
 use crate::endpoint::ours::fetch::{Fetches, RcRequester, UdRequester};
 use crate::endpoint::ours::idle::RcConnections;
@@ -17,6 +17,7 @@ use crate::endpoint::ours::rc::Rc;
 use crate::endpoint::ours::ud::Ud;
 use crate::endpoint::raw::group::Group;
 use crate::endpoint::raw::idle::TcpConnections;
+use crate::endpoint::raw::shm::Shm;
 use crate::endpoint::raw::tcp::Tcp;
 use crate::endpoint::raw::udp::Udp;
 use crate::error::{PerfError, Result};
@@ -41,6 +42,7 @@ enum Kind {
     Udp(Box<Udp>),
     Group(Box<Group>),
     Tcp(Tcp),
+    Shm(Box<Shm>),
     Ud(Box<Ud>),
     Rc(Box<Rc>),
     UdFetches(Box<Fetches<UdRequester>>),
@@ -74,6 +76,10 @@ macro_rules! each {
                 $body
             }
             Kind::Tcp($endpoint) => $body,
+            Kind::Shm($endpoint) => {
+                let $endpoint = &mut **$endpoint;
+                $body
+            }
             Kind::Ud($endpoint) => {
                 let $endpoint = &mut **$endpoint;
                 $body
@@ -113,15 +119,7 @@ impl Endpoint {
                 spec.mode.name()
             )));
         }
-        let posts = matches!(
-            spec.subject.transport,
-            Transport::Ud
-                | Transport::UdRing
-                | Transport::Rd
-                | Transport::RdRing
-                | Transport::Rc
-                | Transport::RcRing
-        );
+        let posts = !spec.subject.transport.is_raw();
         if spec.list > 1 && !(posts && spec.mode == Mode::Rate && spec.size <= MAX_LISTED) {
             return Err(PerfError::Protocol(format!("impossible {spec:?}")));
         }
@@ -166,15 +164,25 @@ impl Endpoint {
                 let (tcp, offer) = Tcp::open(spec, local, side)?;
                 (Kind::Tcp(tcp), offer)
             }
+            Transport::Shm => {
+                let (shm, offer) = Shm::open(spec, local, side)?;
+                (Kind::Shm(Box::new(shm)), offer)
+            }
             Transport::Ud | Transport::UdRing if spec.subject.op.fetches() => {
                 let (fetches, offer) = Fetches::open(spec, local, side)?;
                 (Kind::UdFetches(Box::new(fetches)), offer)
             }
-            Transport::Rc | Transport::RcRing if spec.subject.op.fetches() => {
+            Transport::Rc | Transport::RcRing | Transport::RcDirect
+                if spec.subject.op.fetches() =>
+            {
                 let (fetches, offer) = Fetches::open(spec, local, side)?;
                 (Kind::RcFetches(Box::new(fetches)), offer)
             }
-            Transport::Rd | Transport::RdRing | Transport::Rc | Transport::RcRing => {
+            Transport::Rd
+            | Transport::RdRing
+            | Transport::Rc
+            | Transport::RcRing
+            | Transport::RcDirect => {
                 let (rc, offer) = Rc::open(spec, local, side)?;
                 (Kind::Rc(Box::new(rc)), offer)
             }
@@ -203,6 +211,7 @@ impl Endpoint {
             Kind::Udp(udp) => udp.connect(peer, offer),
             Kind::Group(group) => group.connect(peer, offer),
             Kind::Tcp(tcp) => tcp.connect(peer, offer),
+            Kind::Shm(shm) => shm.connect(peer, offer),
             Kind::Ud(ud) => ud.connect(peer, offer),
             Kind::Rc(rc) => rc.connect(peer, offer),
             Kind::UdFetches(fetches) => fetches.connect(peer, offer),
@@ -218,6 +227,7 @@ impl Endpoint {
             Kind::Udp(udp) => udp.geometry(self.granted, window),
             Kind::Group(group) => group.geometry(self.granted, window),
             Kind::Tcp(tcp) => Ok(tcp.geometry(window)),
+            Kind::Shm(shm) => Ok(shm.geometry(window)),
             Kind::Rc(rc) => Ok(rc.geometry(window)),
             Kind::Ud(ud) => ud.geometry(self.granted, window),
             Kind::UdFetches(fetches) => Ok(fetches.geometry(window)),
@@ -279,7 +289,7 @@ impl Endpoint {
             return Err(PerfError::Protocol("a round before sizes".to_owned()));
         };
         let transport = self.spec.subject.transport.name();
-        let blocking = self.spec.wait == Wait::Block;
+        let blocking = self.spec.wait == Wait::Block || self.target_sleeps();
         let mut watch = Watch::new(control, interrupt, self.side, transport);
         let bytes = messages.saturating_mul(geometry.size);
         let fetches = self.spec.subject.op.fetches();
@@ -329,6 +339,12 @@ impl Endpoint {
         each!(&mut self.kind, endpoint => bandwidth::finish(endpoint, report))
     }
 
+    /// Whether this side is the target of Reads that need nothing of it.
+    fn target_sleeps(&self) -> bool {
+        let Subject { transport, op } = self.spec.subject;
+        self.side == Side::Server && transport == Transport::RcDirect && op.fetches()
+    }
+
     /// Whether messages may get lost for good, so that the sender marks how far it is.
     const fn is_lossy(&self) -> bool {
         !self.spec.subject.op.fetches() && !self.spec.subject.transport.is_reliable_datagram()
@@ -338,7 +354,8 @@ impl Endpoint {
     pub(crate) fn start_round(&mut self) -> Result<()> {
         self.round = self.round.wrapping_add(1);
         let round = self.round;
-        if self.spec.subject.transport.is_in_memory() && round > ROUNDS_TO_MEET {
+        let transport = self.spec.subject.transport;
+        if round > ROUNDS_TO_MEET && (transport.is_in_ring() || transport == Transport::RcDirect) {
             let counters = match &self.kind {
                 Kind::Rc(rc) => rc.counters(),
                 Kind::RcFetches(fetches) => fetches.counters(),
@@ -346,8 +363,13 @@ impl Endpoint {
                 Kind::UdFetches(fetches) => fetches.counters(),
                 _ => dgiwarp::QpCounters::default(),
             };
-            if counters.lane_octets_sent == 0 {
+            if transport.is_in_ring() && counters.lane_octets_sent == 0 {
                 return Err(PerfError::Apart(counters.to_string()));
+            }
+            // A target of Reads initiates nothing.
+            let initiates = self.side == Side::Client || !self.spec.subject.op.fetches();
+            if transport == Transport::RcDirect && initiates && counters.one_sided_operations == 0 {
+                return Err(PerfError::TwoSided(counters.to_string()));
             }
         }
         each!(&mut self.kind, endpoint => endpoint.start_round(round))

@@ -61,6 +61,14 @@ pub(crate) enum PerfError {
         /// Counters of the queue pair.
         String,
     ),
+    /// Operations of a row of one-sided copies go through shared memory or by TCP.
+    #[error(
+        "the initiator does not copy by itself (are both sides on one host, and may they trace each other?): {0}"
+    )]
+    TwoSided(
+        /// Counters of the queue pair.
+        String,
+    ),
     /// The peer reported an error of its own.
     #[error("the peer failed: {0}")]
     PeerFailed(String),
@@ -118,6 +126,7 @@ impl PerfError {
             | Self::Contents { .. }
             | Self::Io { .. }
             | Self::Apart(_)
+            | Self::TwoSided(_)
             | Self::Stack { .. } => EXIT_FAILED,
         }
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::Mode;
 use crate::endpoint::loss::Mark;
 use crate::error::{PerfError, Result};
 use crate::machine::clock;
@@ -53,6 +54,17 @@ const CONNECTED_WINDOW_CAP: u64 = 4 << 20;
 
 /// Messages in flight over a connection, at most.
 pub(crate) const MAX_MESSAGES: u64 = 4096;
+
+/// Room for messages in flight that have slots of their own, if not fewer than two.
+const ROOM: u64 = 16 << 20;
+
+/// Slots that both sides have at most for messages of this size.
+pub(crate) fn most_in_flight(mode: Mode, size: u64) -> u64 {
+    match mode {
+        Mode::Lat => 1,
+        _ => (ROOM / size).clamp(2, MAX_MESSAGES),
+    }
+}
 
 impl Geometry {
     /// Cuts a message and sizes the window for a receive buffer of `granted` bytes.

@@ -27,9 +27,9 @@ pub(crate) fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) 
 const fn same_host(spec: &EndpointSpec) -> SameHostMode {
     match spec.subject.transport {
         Transport::RcRing | Transport::UdRing | Transport::RdRing => SameHostMode::Ring,
-        Transport::Ud | Transport::Rd | Transport::Rc | Transport::Udp | Transport::Tcp => {
-            SameHostMode::Off
-        }
+        // Either process may trace the other where Yama restricts that.
+        Transport::RcDirect => SameHostMode::Direct,
+        _ => SameHostMode::Off,
     }
 }
 

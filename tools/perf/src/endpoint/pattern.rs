@@ -57,6 +57,29 @@ pub(crate) fn end_stamp(run: &[u8], segment: usize) -> Option<u64> {
     Some(read_stamp(before)? + widen(segment + tail.len()))
 }
 
+/// The last octet of the message with this number, of messages in so many slots. Never 0, and never that of the message before in its slot.
+pub(crate) fn tag(number: u64, slots: u64) -> u8 {
+    let (lap, slot) = (number / slots, number % slots);
+    u8::try_from((lap + 7 * slot) % 255).unwrap_or(0) + 1
+}
+
+/// Compares a message with the pattern, and its last octet with the tag of its number.
+pub(crate) fn verify_tagged(message: &[u8], number: u64, tag: u8, pattern: &[u8]) -> Result<()> {
+    let Some((&got, body)) = message.split_last() else {
+        return Ok(());
+    };
+    verify_stream(body, 0, pattern)?;
+    if got != tag {
+        return Err(PerfError::Contents {
+            position: number * widen(message.len()),
+            offset: body.len(),
+            got,
+            want: tag,
+        });
+    }
+    Ok(())
+}
+
 /// Compares a run of segments with the pattern; `offset_mask` takes the offset out of a stamp.
 pub(crate) fn verify(run: &[u8], segment: usize, pattern: &[u8], offset_mask: u64) -> Result<()> {
     let mut expected = 0;
@@ -136,6 +159,39 @@ mod tests {
         // Merged after the second segment was lost.
         let merged = [&chunk[..30], &chunk[60..90]].concat();
         assert_eq!(end_stamp(&merged, 30), Some(5090));
+    }
+
+    #[test]
+    fn messages_behind_each_other_in_a_slot_have_other_tags() {
+        for slots in [1, 2, 4096] {
+            for number in 0..3 * 255 * slots {
+                let (this, next) = (tag(number, slots), tag(number + slots, slots));
+                assert!(this != 0 && this != next, "{number} of {slots}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tagged_message_is_the_pattern_and_its_tag() {
+        let pattern = fill(64);
+        let mut message = pattern.clone();
+        message[63] = 7;
+        assert!(verify_tagged(&message, 5, 7, &pattern).is_ok());
+        let wrong = verify_tagged(&message, 5, 8, &pattern);
+        assert!(
+            matches!(
+                wrong,
+                Err(PerfError::Contents {
+                    position: 320,
+                    offset: 63,
+                    got: 7,
+                    want: 8
+                })
+            ),
+            "{wrong:?}"
+        );
+        message[1] ^= 1;
+        assert!(verify_tagged(&message, 5, 7, &pattern).is_err());
     }
 
     #[test]

@@ -5,5 +5,6 @@ pub(crate) mod group;
 pub(crate) mod idle;
 mod incoming;
 mod path_mtu;
+pub(crate) mod shm;
 pub(crate) mod tcp;
 pub(crate) mod udp;

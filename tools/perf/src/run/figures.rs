@@ -158,12 +158,7 @@ impl Segments {
         // A raw receiver drops no marks.
         let marks_lost = match spec.subject.transport {
             Transport::Ud | Transport::UdRing => from.marks.saturating_sub(to.marks),
-            Transport::Rd
-            | Transport::RdRing
-            | Transport::Rc
-            | Transport::RcRing
-            | Transport::Udp
-            | Transport::Tcp => 0,
+            _ => 0,
         };
         Self {
             sent: from.sent.saturating_sub(from.marks),

@@ -130,18 +130,9 @@ impl Stage {
         let ports: Vec<u16> = crowd.say()?;
         let before = Footprint::now();
         let rnic = Rnic::open(device()).map_err(stack("open the device"))?;
-        let one = match transport {
-            Transport::Ud
-            | Transport::UdRing
-            | Transport::Rd
-            | Transport::RdRing
-            | Transport::Rc
-            | Transport::RcRing => {
-                Speaker::Stack(Box::new(One::open(&rnic, transport, count, &ports)?))
-            }
-            Transport::Udp | Transport::Tcp => {
-                Speaker::Raw(Sockets::one(transport, count, &ports)?)
-            }
+        let one = match transport.is_raw() {
+            false => Speaker::Stack(Box::new(One::open(&rnic, transport, count, &ports)?)),
+            true => Speaker::Raw(Sockets::one(transport, count, &ports)?),
         };
         let _connected: Cost = crowd.say()?;
         let any = |what| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).during(what);
@@ -179,14 +170,10 @@ impl Stage {
         }
         let cost = if scale.theirs { theirs } else { mine };
         let per_peer = |bytes: u64| float(bytes) / 1024.0 / f64::from(scale.all);
-        let ends = match self.transport {
+        let ends = match self.transport.uses_datagrams() {
             // The sockets are the peers'.
-            Transport::Ud
-            | Transport::UdRing
-            | Transport::Rd
-            | Transport::RdRing
-            | Transport::Udp => 1.0,
-            Transport::Rc | Transport::RcRing | Transport::Tcp => 2.0,
+            true => 1.0,
+            false => 2.0,
         };
         Ok(Figures {
             us: cost.us,

@@ -24,7 +24,7 @@ use crate::machine::interrupt::Interrupt;
 use crate::measure::Geometry;
 
 /// Version of this protocol; both sides must have the same.
-pub(crate) const PROTOCOL: u32 = 8;
+pub(crate) const PROTOCOL: u32 = 9;
 
 /// How long the peer may take to answer before it counts as failed.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
@@ -165,6 +165,19 @@ pub(crate) struct Offer {
     pub(crate) region: Option<RemoteRegion>,
     /// Identifies the endpoint's incarnation where the transport has such a notion.
     pub(crate) qkey: Option<u32>,
+    /// The server's memory, where both processes share it.
+    pub(crate) memory: Option<SharedMemory>,
+}
+
+/// A file of a process on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SharedMemory {
+    /// The process.
+    pub(crate) process: u32,
+    /// Its descriptor of the file.
+    pub(crate) descriptor: i32,
+    /// First octets of the file.
+    pub(crate) token: u64,
 }
 
 /// Registered memory that the peer may write to.

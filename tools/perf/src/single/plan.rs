@@ -133,10 +133,7 @@ pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
         )?,
         Some(_) | None => sweep(args),
     };
-    let wanted = match args.same_host {
-        SameHost::Off => wanted,
-        SameHost::Ring => through_memory(wanted),
-    };
+    let wanted = within_host(wanted, &args.same_host);
     let over_udp = |subject: &Subject| subject.transport.uses_datagrams();
     if (args.rcvbuf.is_some() || args.mtu.is_some())
         && !wanted
@@ -176,11 +173,21 @@ pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// With a row through shared memory behind each one of a connection.
-fn through_memory(mut wanted: Vec<Wanted>) -> Vec<Wanted> {
-    for (.., subjects) in &mut wanted {
-        let both = |subject: &Subject| [Some(*subject), subject.through_memory()];
-        *subjects = subjects.iter().flat_map(both).flatten().collect();
+/// With the rows of these ways within one host behind those of sockets, and plain shared memory beside its rows.
+fn within_host(mut wanted: Vec<Wanted>, ways: &[SameHost]) -> Vec<Wanted> {
+    for (mode, _, subjects) in &mut wanted {
+        let all = |subject: &Subject| {
+            let others = ways.iter().map(|&way| subject.within_host(way, *mode));
+            let all = std::iter::once(Some(*subject)).chain(others);
+            all.flatten().collect::<Vec<_>>()
+        };
+        let mut with_others: Vec<Subject> = subjects.iter().flat_map(all).collect();
+        if with_others.iter().any(|it| it.transport.is_in_ring())
+            && !subjects.iter().any(|it| it.transport.is_within_host())
+        {
+            with_others.push(SHM_RAW);
+        }
+        *subjects = with_others;
     }
     wanted
 }
@@ -362,7 +369,7 @@ fn selection(args: &RunArgs, modes: &[Mode]) -> Result<Vec<Wanted>> {
             .iter()
             .filter(|entry| match args.transport {
                 Some(only) => only == entry.transport,
-                None => !entry.transport.is_in_memory(),
+                None => !entry.transport.is_within_host(),
             })
             .filter(|entry| args.op.is_none_or(|only| only == entry.op))
             .filter(|entry| entry.modes.contains(&mode))
@@ -433,6 +440,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::catalog::Transport;
     use crate::cli::Cli;
 
     fn mode(group: &Group) -> Mode {
@@ -550,21 +558,35 @@ mod tests {
     }
 
     #[test]
-    fn rows_through_memory_stand_behind_those_of_sockets() {
+    fn rows_within_a_host_stand_behind_those_of_sockets() {
         let subjects_of = |line: &str| subjects(&groups(&args(line)).unwrap()[0]);
         let line = "--transport rc --op send --mode lat --size 64";
         assert_eq!(subjects_of(line), [TCP_RAW, RC_SEND]);
-        let both = subjects_of(&format!("{line} --same-host ring"));
-        assert_eq!(both, [TCP_RAW, RC_SEND, RC_SEND.through_memory().unwrap()]);
+        let ring = subjects_of(&format!("{line} --same-host ring"));
+        assert_eq!(ring, [TCP_RAW, RC_SEND, RC_RING_SEND, SHM_RAW]);
+        let line = "--transport rc --op write --size 64";
+        let ways = subjects_of(&format!("{line} --mode lat --same-host ring,direct"));
+        let direct = |op| Subject::new(Transport::RcDirect, op);
+        let beside = [RC_WRITE, RC_RING_WRITE, direct(Op::Write), SHM_RAW];
+        assert_eq!(ways, [&[TCP_RAW][..], &beside].concat());
+        // One-sided copies have latencies alone.
+        let rate = subjects_of(&format!("{line} --mode rate --same-host direct"));
+        assert_eq!(rate, [TCP_RAW, RC_WRITE]);
         // Without the option there are none.
-        for line in ["", "--op send", "--op read --same-host off"] {
+        for line in ["", "--op send", "--op raw", "--op read --same-host off"] {
             let all = groups(&args(line)).unwrap();
-            let ring = |group: &Group| subjects(group).iter().any(|it| it.transport.is_in_memory());
-            assert!(!all.iter().any(ring), "{line}");
+            let within = |group: &Group| {
+                subjects(group)
+                    .iter()
+                    .any(|it| it.transport.is_within_host())
+            };
+            assert!(!all.iter().any(within), "{line}");
         }
-        let alone = subjects_of("--transport rc-ring --op read --mode bw --size 64K");
-        assert_eq!(alone, [TCP_RAW, RC_READ.through_memory().unwrap()]);
-        assert_eq!(RC_CONNECT.through_memory(), None);
+        let alone = subjects_of("--transport rc-direct --op read --mode lat --size 4K");
+        assert_eq!(alone, [TCP_RAW, direct(Op::Read)]);
+        assert_eq!(subjects_of("--transport shm --mode bw"), [SHM_RAW]);
+        let lossy = groups(&args("--loss 0.01 --op send --same-host ring")).unwrap();
+        assert!(!lossy.iter().any(|group| subjects(group).contains(&SHM_RAW)));
     }
 
     #[test]

@@ -309,13 +309,15 @@ fn rows_through_shared_memory_stand_behind_those_of_sockets() {
 }
 
 fn runs_through_shared_memory() {
-    for (op, wait) in [
-        ("send --mode lat --size 64", "spin"),
-        ("read --mode bw --size 64K", "block"),
+    for (op, wait, ways) in [
+        ("send --mode lat --size 64", "spin", "ring"),
+        ("read --mode bw --size 64K", "block", "ring"),
+        ("write --mode lat --size 64", "spin", "ring,direct"),
+        ("read --mode lat --size 4K", "spin", "ring,direct"),
     ] {
         let arguments = format!("--transport rc --op {op} --wait {wait}");
         let output = perf(&format!(
-            "{arguments} --same-host ring --quick --check --json -"
+            "{arguments} --same-host {ways} --quick --check --json -"
         ))
         .current_dir(scratch("ring"))
         .output()
@@ -330,6 +332,26 @@ fn runs_through_shared_memory() {
         };
         assert_eq!(way("rc-ring"), way("rc"), "{op}");
         assert!(way("rc-ring") == 1 && rows.iter().all(|row| row["loss"] == 0.0));
+        assert_eq!(way("shm"), 1, "{op}");
+        assert_eq!(way("rc-direct") == 1, ways.contains("direct"), "{op}");
+    }
+}
+
+#[test]
+fn raw_shared_memory_carries_every_octet_in_every_mode() {
+    let _turn = turn();
+    for wait in ["spin", "block"] {
+        let output = perf(&format!(
+            "--transport shm --size 1,64,100000 --wait {wait} --quick --check --json -"
+        ))
+        .current_dir(scratch("shm"))
+        .output()
+        .expect("the program starts");
+        assert!(output.status.success(), "{}", stderr(&output));
+        let rows = rows(&output.stdout);
+        rows.iter().for_each(check_row);
+        assert_eq!(rows.len(), 3 * 4);
+        assert!(rows.iter().all(|row| row["loss"] == 0.0), "{rows:?}");
     }
 }
 

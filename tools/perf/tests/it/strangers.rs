@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-const PROTOCOL: u32 = 8;
+const PROTOCOL: u32 = 9;
 /// Nothing here takes longer, on a machine that may have other work.
 const PATIENCE: Duration = Duration::from_secs(60);
 

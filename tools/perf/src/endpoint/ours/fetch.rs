@@ -10,14 +10,15 @@ use std::fmt::Debug;
 use std::net::IpAddr;
 
 use dgiwarp::{Access, Config, Cq, Pd, QpCounters, Rnic, Sge, Wc};
+use nix::poll::poll;
 
 pub(crate) use self::rc::RcRequester;
 pub(crate) use self::ud::UdRequester;
-use crate::catalog::{Mode, Op};
+use crate::catalog::{Mode, Op, Transport};
 use crate::endpoint::ours::memory::{Memory, stride};
 use crate::endpoint::ours::{stack, too_early};
 use crate::endpoint::pattern::{self, narrow, widen};
-use crate::error::{PerfError, Result};
+use crate::error::{IoContext, PerfError, Result};
 use crate::machine::host::{Side, Wait};
 use crate::measure::{
     Arrival, BLOCK_SLICE, Flow, Geometry, Idle, PingPong, RecordShape, Want, Watch,
@@ -33,6 +34,9 @@ const MIN_REQUESTS: u64 = 4;
 const OUTSTANDING: u64 = 1 << 20;
 /// The largest region that the server exposes beside one message.
 const ROOM: u64 = 4 << 20;
+
+/// A target that sleeps checks the control connection this often, in milliseconds.
+const SLEEP: u8 = 4;
 
 /// A queue pair that asks, or that is asked.
 pub(crate) trait Requester: Debug + Sized {
@@ -104,6 +108,8 @@ pub(crate) struct Fetches<Q> {
     rnic: Rnic,
     op: Op,
     blocking: bool,
+    /// The target of one-sided copies.
+    asleep: bool,
     check: bool,
     mode: Mode,
     size: usize,
@@ -178,6 +184,7 @@ impl<Q: Requester> Fetches<Q> {
             rnic,
             op: spec.subject.op,
             blocking: spec.wait == Wait::Block,
+            asleep: side == Side::Server && spec.subject.transport == Transport::RcDirect,
             check: spec.check,
             mode: spec.mode,
             size: narrow(spec.size),
@@ -360,8 +367,12 @@ impl<Q: Requester> PingPong for Fetches<Q> {
         Ok(())
     }
 
-    /// On the server nothing completes: polling the completion queue answers requests at once.
+    /// On the server nothing completes: polling the completion queue answers requests at once, and one-sided copies need no answer.
     fn try_receive(&mut self) -> Result<Option<u64>> {
+        if self.asleep {
+            poll(&mut [], SLEEP).during("sleep")?;
+            return Ok(None);
+        }
         let Some(ended) = self.take_ended(true)? else {
             return Ok(None);
         };

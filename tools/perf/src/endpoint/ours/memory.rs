@@ -23,10 +23,11 @@ pub(crate) fn limit(octets: u64) {
 
 /// A share of the limit, given back when it goes.
 #[derive(Debug)]
-struct Share(u64);
+pub(crate) struct Share(u64);
 
 impl Share {
-    fn take(octets: u64) -> Result<Self> {
+    /// Takes so many octets, if they are left.
+    pub(crate) fn take(octets: u64) -> Result<Self> {
         let limit = LIMIT.load(Ordering::Relaxed);
         let taken = IN_USE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(octets).filter(|sum| *sum <= limit)

@@ -16,7 +16,7 @@ use dgiwarp::{
     Rnic, Sge, Wc,
 };
 
-use crate::catalog::{Mode, Op};
+use crate::catalog::{Mode, Op, Transport};
 use crate::endpoint::ours::completions::Completions;
 use crate::endpoint::ours::link::{Link, Reliable};
 use crate::endpoint::ours::memory::{Memory, stride};
@@ -24,15 +24,13 @@ use crate::endpoint::ours::{device, stack, too_early};
 use crate::endpoint::pattern::{self, narrow, widen};
 use crate::error::{PerfError, Result};
 use crate::machine::host::{Side, Wait};
-use crate::measure::{Geometry, MAX_MESSAGES};
+use crate::measure::{Geometry, MAX_MESSAGES, most_in_flight};
 use crate::session::control::{EndpointSpec, Offer, RemoteRegion};
 
 /// Receives posted for credits: one comes per half window.
 const CREDIT_RECEIVES: usize = 16;
 /// Receives posted for ping-pong, where one message is under way. Few, so that they stay cached.
 const PING_RECEIVES: usize = 4;
-/// Room for messages in flight at the target of Writes, if not fewer than two.
-const ROOM: u64 = 16 << 20;
 /// Neither side reads the other's memory.
 const NO_READS: ReadDepths = ReadDepths { ird: 0, ord: 0 };
 
@@ -73,6 +71,10 @@ pub(crate) struct Rc {
     sequence: u64,
     /// A receive to post again once the answer is on its way.
     consumed: Option<u64>,
+    /// The target of Writes polls nothing but memory.
+    direct: bool,
+    /// Signaled work requests that have not completed; with `direct`, all are signaled.
+    unfinished: u64,
 }
 
 impl Rc {
@@ -141,6 +143,8 @@ impl Rc {
             credited: 0,
             sequence: 0,
             consumed: None,
+            direct: spec.subject.transport == Transport::RcDirect,
+            unfinished: 0,
         };
         Ok((rc, offer))
     }
@@ -257,22 +261,29 @@ impl Rc {
 
     /// Posts one send work request; false if the queue is full.
     fn post(&mut self, operation: RcOperation, sges: &[Sge]) -> Result<bool> {
-        self.link.post_send(RcSendWr {
-            signaled: false,
+        let taken = self.link.post_send(RcSendWr {
+            signaled: self.direct,
             ..RcSendWr::new(0, operation, sges)
-        })
+        })?;
+        self.unfinished += u64::from(taken && self.direct);
+        Ok(taken)
     }
 
-    /// The last byte of the message with this number. Never 0, and never the one before in its slot.
+    /// The last byte of the message with this number.
     fn tag(&self, number: u64) -> u8 {
-        let (lap, slot) = (number / self.slots, number % self.slots);
-        u8::try_from((lap + 7 * slot) % 255).unwrap_or(0) + 1
+        pattern::tag(number, self.slots)
     }
 
     /// The next completion, if there is one. With `wait` a blocking side sleeps for it.
     fn completion(&mut self, wait: bool) -> Result<Option<Wc>> {
-        let found = self.completions.next(wait)?;
-        found.map(|wc| self.link.succeeded(wc)).transpose()
+        let Some(wc) = self.completions.next(wait)? else {
+            return Ok(None);
+        };
+        let wc = self.link.succeeded(wc)?;
+        if self.direct {
+            self.unfinished = self.unfinished.saturating_sub(1);
+        }
+        Ok(Some(wc))
     }
 
     /// A Write wakes nobody: instead of sleeping its target yields the CPU between two polls.
@@ -299,30 +310,12 @@ impl Rc {
             let memory = memory.as_ref().ok_or_else(too_early)?;
             let start = narrow(slot) * stride;
             let message = memory.buffer.to_vec(start, self.size);
-            let tag = self.size - 1;
-            let body = message.get(..tag).unwrap_or(&[]);
-            pattern::verify_stream(body, 0, &self.pattern)?;
-            let [got, want] = [message.get(tag).copied().unwrap_or(0), self.tag(self.seen)];
-            if got != want {
-                return Err(PerfError::Contents {
-                    position: self.seen * widen(self.size),
-                    offset: tag,
-                    got,
-                    want,
-                });
-            }
+            let (number, tag) = (self.seen, self.tag(self.seen));
+            pattern::verify_tagged(&message, number, tag, &self.pattern)?;
             // Present octets must not pass for the next message.
             memory.buffer.write(start, &vec![0; self.size]);
         }
         self.seen += 1;
         Ok(())
-    }
-}
-
-/// Slots that both sides have at most for messages of this size.
-fn most_in_flight(mode: Mode, size: u64) -> u64 {
-    match mode {
-        Mode::Lat => 1,
-        _ => (ROOM / size).clamp(2, MAX_MESSAGES),
     }
 }

@@ -170,7 +170,7 @@ impl Ud {
             ports: vec![qp.qpn()],
             receive_buffer: granted,
             region: exposed.as_ref().map(Memory::remote),
-            qkey: None,
+            ..Offer::default()
         };
         let ud = Self {
             pd,

@@ -1,4 +1,4 @@
-//! Memory that raw sockets receive into.
+//! Memory that raw rows receive into.
 
 use std::ops::{Deref, DerefMut};
 

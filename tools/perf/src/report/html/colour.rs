@@ -37,10 +37,10 @@ impl Colour {
     /// The colour of an operation, one in all pictures.
     pub(crate) fn of(subject: Subject) -> Self {
         match subject.transport {
-            Transport::Udp | Transport::Tcp => {
-                let (light, dark, dash) = BASELINES[match subject.op {
-                    Op::RawTrain | Op::Broadcast => 1,
-                    Op::RawSingle => 2,
+            Transport::Udp | Transport::Tcp | Transport::Shm => {
+                let (light, dark, dash) = BASELINES[match (subject.transport, subject.op) {
+                    (_, Op::RawTrain | Op::Broadcast) | (Transport::Shm, _) => 1,
+                    (_, Op::RawSingle) => 2,
                     _ => 0,
                 }];
                 Self::new(light, dark, dash)
@@ -50,7 +50,8 @@ impl Colour {
             | Transport::Rd
             | Transport::RdRing
             | Transport::Rc
-            | Transport::RcRing => {
+            | Transport::RcRing
+            | Transport::RcDirect => {
                 let (light, dark) = OPERATIONS[match subject.op {
                     Op::Send | Op::Multicast => 0,
                     Op::Write | Op::WriteRecord | Op::Broadcast => 1,
@@ -62,7 +63,7 @@ impl Colour {
                 // The operation has one colour, whichever way it takes.
                 let dash = match subject.transport {
                     Transport::RcRing | Transport::UdRing | Transport::RdRing => Some("6 3"),
-                    Transport::Rd => Some("2 3"),
+                    Transport::Rd | Transport::RcDirect => Some("2 3"),
                     _ => None,
                 };
                 Self::new(light, dark, dash)

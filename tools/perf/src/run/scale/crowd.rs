@@ -13,7 +13,6 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
-use crate::catalog::Transport;
 use crate::endpoint::ours::memory::Memory;
 use crate::endpoint::ours::stack;
 use crate::error::{IoContext, PerfError, Result};
@@ -42,7 +41,7 @@ pub(crate) fn run() -> Result<()> {
     let plan: Plan =
         serde_json::from_str(&plan).map_err(|error| PerfError::Protocol(error.to_string()))?;
     raise_descriptors(u64::from(plan.count))?;
-    if matches!(plan.transport, Transport::Udp | Transport::Tcp) {
+    if plan.transport.is_raw() {
         let sockets = Sockets::peers(plan.transport, plan.count, |ports| say(&ports))?;
         say(&Cost::default())?;
         return serve(&commands, |_| sockets.answer());
@@ -53,13 +52,9 @@ pub(crate) fn run() -> Result<()> {
         .create_cq(4096)
         .map_err(stack("create a completion queue"))?;
     let memory = Memory::new(&pd, 2 * SIZE, Access::LOCAL_WRITE)?;
-    let peers = match plan.transport {
-        Transport::Ud | Transport::UdRing | Transport::Rd | Transport::RdRing | Transport::Udp => {
-            Peers::ud(&pd, &cq, &memory, plan.count)?
-        }
-        Transport::Rc | Transport::RcRing | Transport::Tcp => {
-            Peers::rc(&pd, &cq, &memory, plan.count)?
-        }
+    let peers = match plan.transport.uses_datagrams() {
+        true => Peers::ud(&pd, &cq, &memory, plan.count)?,
+        false => Peers::rc(&pd, &cq, &memory, plan.count)?,
     };
     say(&Cost::default())?;
     let mut batch = vec![Wc::default(); 16];

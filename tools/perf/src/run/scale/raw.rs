@@ -67,16 +67,12 @@ impl<S: AsFd> Watched<S> {
 impl Sockets {
     /// The side that speaks with all peers, connected.
     pub(super) fn one(transport: Transport, peers: u32, ports: &[u16]) -> Result<Self> {
-        match transport {
-            Transport::Ud
-            | Transport::UdRing
-            | Transport::Rd
-            | Transport::RdRing
-            | Transport::Udp => Ok(Self::Udp {
+        match transport.uses_datagrams() {
+            true => Ok(Self::Udp {
                 socket: bound()?,
                 ports: ports.to_vec(),
             }),
-            Transport::Rc | Transport::RcRing | Transport::Tcp => {
+            false => {
                 let &[port] = ports else {
                     return Err(PerfError::Protocol("a listener has one port".to_owned()));
                 };
@@ -95,18 +91,14 @@ impl Sockets {
     ) -> Result<Self> {
         let port =
             |address: std::io::Result<SocketAddr>| Ok(address.during("read a local port")?.port());
-        match transport {
-            Transport::Ud
-            | Transport::UdRing
-            | Transport::Rd
-            | Transport::RdRing
-            | Transport::Udp => {
+        match transport.uses_datagrams() {
+            true => {
                 let sockets: Vec<_> = (0..peers).map(|_| bound()).collect::<Result<_>>()?;
                 let ports = sockets.iter().map(|socket| port(socket.local_addr()));
                 tell(&ports.collect::<Result<Vec<_>>>()?)?;
                 Ok(Self::UdpPeers(Watched::new(sockets)?))
             }
-            Transport::Rc | Transport::RcRing | Transport::Tcp => {
+            false => {
                 let listener = TcpListener::bind((HERE, 0)).during("listen on a TCP port")?;
                 tell(&[port(listener.local_addr())?])?;
                 let accept = |_| ready(listener.accept().map(|(stream, _)| stream));

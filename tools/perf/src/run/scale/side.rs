@@ -123,13 +123,9 @@ impl One {
             .create_cq(4096)
             .map_err(stack("create a completion queue"))?;
         let memory = Memory::new(&pd, (RECEIVES + 1) * SIZE, Access::LOCAL_WRITE)?;
-        let kind = match transport {
-            Transport::Ud
-            | Transport::UdRing
-            | Transport::Rd
-            | Transport::RdRing
-            | Transport::Udp => ud(&pd, &cq, &memory, ports)?,
-            Transport::Rc | Transport::RcRing | Transport::Tcp => {
+        let kind = match transport.uses_datagrams() {
+            true => ud(&pd, &cq, &memory, ports)?,
+            false => {
                 let qps = rc_qps(&pd, &cq, peers)?;
                 post_rc_receives(&qps, &memory)?;
                 let &[port] = ports else {

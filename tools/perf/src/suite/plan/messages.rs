@@ -1,7 +1,7 @@
 //! Groups of short messages: half round trips and rates.
 
 use crate::catalog::subjects::*;
-use crate::catalog::{Mode, Subject, Transport};
+use crate::catalog::{Mode, Subject};
 use crate::machine::host::Wait;
 use crate::report::size as short;
 use crate::run::group::{Kind, Member};
@@ -128,14 +128,9 @@ pub(super) fn rates(pace: Pace) -> Vec<Planned> {
     let one_by_one = pace
         .group(Place::Lo, "rate 64", (15, 60), single.to_vec())
         .with(cases);
-    let lists = subjects.map(|subject| match subject.transport {
-        Transport::Ud
-        | Transport::UdRing
-        | Transport::Rd
-        | Transport::RdRing
-        | Transport::Rc
-        | Transport::RcRing => listed(subject, SMALL),
-        Transport::Udp | Transport::Tcp => Member::of(subject, Mode::Rate, SMALL, Wait::Spin),
+    let lists = subjects.map(|subject| match subject.transport.is_raw() {
+        true => Member::of(subject, Mode::Rate, SMALL, Wait::Spin),
+        false => listed(subject, SMALL),
     });
     let cases = pairs.map(|(subject, raw)| Case {
         ours: vec![listed_key(subject)],

@@ -19,6 +19,7 @@ impl PingPong for Rc {
                 break;
             }
         }
+        self.finish_direct(watch)?;
         match self.consumed.take() {
             Some(slot) => self.post_receive(slot),
             None => Ok(()),
@@ -47,9 +48,21 @@ impl PingPong for Rc {
 }
 
 impl Rc {
-    /// Polling is what places the peer's Write, unless another thread did.
+    /// Polls the queue until the Write that was posted has completed, as `ib_write_lat` does between two messages.
+    fn finish_direct(&mut self, watch: &mut Watch<'_>) -> Result<()> {
+        while self.unfinished > 0 {
+            if self.completion(false)?.is_none() && watch.idle(false)? == Idle::Stop {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Polling is what places the peer's Write, unless the peer or another thread did.
     fn try_receive_write(&mut self) -> Result<Option<u64>> {
-        self.completion(false)?;
+        if !self.direct {
+            self.completion(false)?;
+        }
         if self.is_written() {
             self.arrived(0)?;
             return Ok(Some(self.sequence));
