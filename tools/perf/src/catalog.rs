@@ -243,6 +243,8 @@ pub(crate) mod subjects {
         UD_RING_SEND = UdRing Send;
         RC_RING_SEND = RcRing Send;
         RC_RING_WRITE = RcRing Write;
+        RC_DIRECT_WRITE = RcDirect Write;
+        RC_DIRECT_READ = RcDirect Read;
         SHM_RAW = Shm Raw;
         UD_MULTICAST = Ud Multicast;
         UD_BROADCAST = Ud Broadcast;
@@ -420,14 +422,8 @@ mod tests {
     fn a_way_within_the_host_has_the_modes_of_its_entry() {
         use subjects::*;
         let direct = |subject: Subject, mode| subject.within_host(SameHost::Direct, mode);
-        assert_eq!(
-            direct(RC_WRITE, Mode::Lat),
-            Some(Subject::new(Transport::RcDirect, Op::Write))
-        );
-        assert_eq!(
-            direct(RC_READ, Mode::Lat),
-            Some(Subject::new(Transport::RcDirect, Op::Read))
-        );
+        assert_eq!(direct(RC_WRITE, Mode::Lat), Some(RC_DIRECT_WRITE));
+        assert_eq!(direct(RC_READ, Mode::Lat), Some(RC_DIRECT_READ));
         assert_eq!(direct(RC_READ, Mode::Bw), None);
         assert_eq!(direct(RC_SEND, Mode::Lat), None);
         let ring = |subject: Subject, mode| subject.within_host(SameHost::Ring, mode);

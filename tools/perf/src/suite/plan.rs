@@ -1,5 +1,6 @@
 //! The groups of a suite, and the cases that are judged by them.
 
+mod host;
 mod messages;
 mod others;
 mod scale;
@@ -176,6 +177,7 @@ pub(crate) fn groups(pace: Pace, only: &[String]) -> Vec<Planned> {
     groups.push(messages::programs(pace));
     groups.extend(messages::sleeping(pace));
     groups.extend(messages::rates(pace));
+    groups.extend(host::within_host(pace));
     groups.push(streams::loopback_goodput(pace));
     groups.push(streams::sleeping_goodput(pace));
     groups.push(streams::short_goodput(pace));

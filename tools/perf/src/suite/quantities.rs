@@ -66,6 +66,12 @@ pub(crate) const QUANTITIES: &[Quantity] = quantities! {
     "read-goodput", "RDMA Read of 1 MiB", "writes of the same queue pair": More 0.75, 0.75;
     "rate", "64-octet messages, one post for each", "raw single sends": More 0.90, 0.90;
     "rate-list", "64-octet messages, posted as lists of 64", "raw single sends": More 10.0, 15.0;
+    "one-sided-write", "half round trip of an RC Write of 64 octets within one host, both ends spin on memory", "µs": Less 3.5, 3.5;
+    "one-sided-read", "half of post to completion of an RC Read of 64 octets within one host, target asleep", "µs": Less 2.0, 2.0;
+    "shm-latency", "half round trip of 64 octets by memory", "raw shared memory": Less;
+    "shm-rate", "64-octet messages by memory, one post for each", "raw shared memory": More;
+    "shm-rate-list", "64-octet messages by memory, posted as lists of 64", "M/s": More 12.0, 12.0;
+    "shm-goodput", "RC goodput of 1 MiB by memory", "raw shared memory": More 0.70, 0.70;
     "cpu-udp-wire", "CPU time for each GiB, both sides, cut by the sending host", "raw UDP": Less 1.25, 1.25;
     "cpu-tcp", "CPU time for each GiB, both sides", "raw TCP": Less 1.30, 1.30;
     "peers-latency", "half round trip up to 32 KiB, better of UD and RC", "the peer": Less 1.0, 1.0;
@@ -94,7 +100,7 @@ impl Quantity {
     /// The basis of its figures: a ratio, or a unit.
     pub(crate) fn basis(&self) -> String {
         match self.of {
-            unit @ "KiB" => format!("in {unit}"),
+            unit @ ("KiB" | "µs" | "M/s") => format!("in {unit}"),
             of => format!("over {of}"),
         }
     }
@@ -159,5 +165,14 @@ mod tests {
             }
             assert!(list().contains(quantity.words));
         }
+    }
+
+    #[test]
+    fn a_figure_that_is_no_ratio_has_a_unit() {
+        let basis = |id: &str| find(id).unwrap().basis();
+        assert_eq!(basis("one-sided-write"), "in µs");
+        assert_eq!(basis("shm-rate-list"), "in M/s");
+        assert_eq!(basis("memory-rc"), "in KiB");
+        assert_eq!(basis("shm-goodput"), "over raw shared memory");
     }
 }

@@ -143,7 +143,7 @@ pub(super) fn rates(pace: Pace) -> Vec<Planned> {
 }
 
 /// An operation posted as lists.
-fn listed(subject: Subject, size: u64) -> Member {
+pub(super) fn listed(subject: Subject, size: u64) -> Member {
     let spec = EndpointSpec {
         list: LIST,
         ..EndpointSpec::new(subject, Mode::Rate, size)
@@ -155,6 +155,6 @@ fn listed(subject: Subject, size: u64) -> Member {
 }
 
 /// The name of an operation posted as lists.
-fn listed_key(subject: Subject) -> String {
+pub(super) fn listed_key(subject: Subject) -> String {
     format!("{subject}, lists")
 }
