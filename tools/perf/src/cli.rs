@@ -146,7 +146,7 @@ pub(crate) struct Cli {
 
     /// Measure every quantity that dgiwarp has a goal for, beside raw sockets and what else is installed, and judge it
     #[arg(long, conflicts_with_all = ["transport", "op", "mode", "size", "iters", "window", "rcvbuf", "loss", "mtu",
-          "receivers", "group", "same_host", "wait", "check", "no_autocork", "seed"])]
+          "receivers", "group", "same_host", "wait", "check", "post_list", "no_autocork", "seed"])]
     pub(crate) suite: bool,
 
     /// Only these quantities of the suite (see --suite --list); a list or repeated
@@ -293,6 +293,9 @@ pub(crate) struct RunArgs {
     /// Compare the contents of everything that arrives
     #[arg(long)]
     pub(crate) check: bool,
+    /// Messages that queue pairs post in one call, as a list of work requests; rate mode, up to 1 KiB each
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) post_list: u32,
     /// Have queue pairs send each message at once, also where several are posted before the next poll (DGIWARP_AUTOCORK=0)
     #[arg(long)]
     pub(crate) no_autocork: bool,

@@ -37,6 +37,12 @@ const ROUNDS_TO_MEET: u16 = 5;
 /// The largest message posted in lists.
 const MAX_LISTED: u64 = 1024;
 
+/// Whether messages can be posted in lists.
+pub(crate) fn can_list(subject: Subject, mode: Mode, size: u64) -> bool {
+    let posts = !subject.transport.is_raw() && !subject.op.fetches();
+    posts && mode == Mode::Rate && size <= MAX_LISTED
+}
+
 #[derive(Debug)]
 enum Kind {
     Udp(Box<Udp>),
@@ -119,8 +125,7 @@ impl Endpoint {
                 spec.mode.name()
             )));
         }
-        let posts = !spec.subject.transport.is_raw();
-        if spec.list > 1 && !(posts && spec.mode == Mode::Rate && spec.size <= MAX_LISTED) {
+        if spec.list > 1 && !can_list(spec.subject, spec.mode, spec.size) {
             return Err(PerfError::Protocol(format!("impossible {spec:?}")));
         }
         if (spec.mode == Mode::Fanout) != spec.group.is_some() {

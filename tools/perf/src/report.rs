@@ -33,6 +33,8 @@ pub(crate) struct Row {
     pub(crate) p999_us: Option<f64>,
     /// Goodput at the receiver, in 1e9 bits of payload per second.
     pub(crate) gbps: Option<f64>,
+    /// Messages posted in one call, if they are posted in lists.
+    pub(crate) list: Option<u32>,
     /// Million messages per second.
     pub(crate) mmsg_s: Option<f64>,
     /// The share of payload (streams) or pings (latency) that did not arrive.

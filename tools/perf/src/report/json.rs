@@ -75,7 +75,7 @@ mod tests {
             ["cores", "cpu", "kernel", "load", "pinned"]
         );
         let mut fields: Vec<&str> = "transport op mode size iters min_us p50_us p99_us p999_us \
-                                     gbps mmsg_s loss valid_fraction holes loss_rate \
+                                     gbps list mmsg_s loss valid_fraction holes loss_rate \
                                      segments segments_dropped segments_refused \
                                      segments_valid complete_fraction \
                                      holes_per_message receivers receiver_loss user_kib kernel_kib baseline \

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::catalog::subjects::*;
 use crate::catalog::{CATALOG, Mode, Op, Subject};
 use crate::cli::{RunArgs, SameHost};
+use crate::endpoint::can_list;
 use crate::endpoint::idle::MAX_CONNECTIONS;
 use crate::endpoint::loss::DEFAULT_LOSSES;
 use crate::endpoint::pattern::narrow;
@@ -264,6 +265,10 @@ fn group(
             receive_buffer: args.rcvbuf.map_or(default.receive_buffer, narrow),
             mtu: args.mtu.unwrap_or(default.mtu),
             loss,
+            list: match can_list(subject, mode, size) {
+                true => args.post_list,
+                false => 1,
+            },
             seed: args.seed,
             group: fanout.map(|Fanout { address, .. }| GroupSpec { address, port: 0 }),
             ..default
@@ -587,6 +592,25 @@ mod tests {
         assert_eq!(subjects_of("--transport shm --mode bw"), [SHM_RAW]);
         let lossy = groups(&args("--loss 0.01 --op send --same-host ring")).unwrap();
         assert!(!lossy.iter().any(|group| subjects(group).contains(&SHM_RAW)));
+    }
+
+    #[test]
+    fn lists_are_for_short_messages_of_queue_pairs_at_a_rate() {
+        let lists = |line: &str| -> Vec<u32> {
+            let groups = groups(&args(line)).unwrap();
+            let members = groups.iter().flat_map(|group| &group.members);
+            members
+                .filter_map(Member::spec)
+                .map(|spec| spec.list)
+                .collect()
+        };
+        let line = "--transport rc --op write --size 64 --same-host ring --post-list 64";
+        // Raw TCP, sockets, memory, raw memory.
+        assert_eq!(lists(&format!("{line} --mode rate")), [1, 64, 64, 1]);
+        assert_eq!(lists(&format!("{line} --mode lat")), [1; 4]);
+        let line = "--transport rc --mode rate --post-list 8";
+        assert_eq!(lists(&format!("{line} --op send --size 4K")), [1, 1]);
+        assert_eq!(lists(&format!("{line} --op fetch-add --size 8")), [1, 1]);
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub(crate) fn rows(group: &Group, series: &[Series]) -> Vec<Row> {
 
 fn row(spec: &EndpointSpec, one: &Series, raw: Option<&Series>, receivers: Option<u32>) -> Row {
     let mut row = Row::new(spec.subject, spec.mode, spec.size);
+    row.list = (spec.list > 1).then_some(spec.list);
     row.iters = one.rounds.iter().map(|round| round.messages).sum();
     match spec.mode {
         Mode::Lat => fill_latency(&mut row, one),

@@ -338,6 +338,22 @@ fn runs_through_shared_memory() {
 }
 
 #[test]
+fn lists_are_reported_with_their_length() {
+    let _turn = turn();
+    let output = perf(
+        "--transport rc --op write --mode rate --size 64 --post-list 16 --quick --check --json -",
+    )
+    .current_dir(scratch("lists"))
+    .output()
+    .expect("the program starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let rows = rows(&output.stdout);
+    rows.iter().for_each(check_row);
+    let lists: Vec<&Value> = rows.iter().map(|row| &row["list"]).collect();
+    assert_eq!(lists, [&Value::Null, &Value::from(16)]);
+}
+
+#[test]
 fn raw_shared_memory_carries_every_octet_in_every_mode() {
     let _turn = turn();
     for wait in ["spin", "block"] {
