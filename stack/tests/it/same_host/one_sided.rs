@@ -162,6 +162,31 @@ fn gathered_and_inline_octets_are_written_in_order() {
     assert_eq!(copied(&client) - before, 5);
 }
 
+/// The peer wakes up for the Send anyway. Alone, the same Write is copied.
+#[test]
+fn a_write_that_a_send_is_behind_goes_with_it() {
+    let (client, server) = pair([SameHostMode::Auto; 2]);
+    warm_up(&client, (&server.mr, 0));
+    let before = copied(&client);
+    for number in 0..RECEIVES {
+        let sent = octets(number, 64);
+        client.memory.write(LOCAL, &sent);
+        let sges = [client.mr.sge(LOCAL..LOCAL + 64)];
+        let wrs = [
+            RcSendWr {
+                signaled: false,
+                ..RcSendWr::new(7, write((&server.mr, LOCAL)), &sges)
+            },
+            RcSendWr::new(7, SEND, &sges),
+        ];
+        client.qp.post_send(&wrs).unwrap();
+        assert_eq!(completion(&client).status, WcStatus::Success);
+        assert_eq!(server.memory.to_vec(LOCAL, 64), sent);
+    }
+    assert_eq!(copied(&client), before);
+    warm_up(&client, (&server.mr, 0));
+}
+
 /// An end that is set to `ring` copies nothing, and lets its peer copy nothing.
 #[test]
 fn either_end_may_do_without() {

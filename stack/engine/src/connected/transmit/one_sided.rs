@@ -86,12 +86,13 @@ impl RcEngine {
     }
 
     /// The memory of the peer that the next work request names, if it is a Write or Read that this end may do alone: nothing that was posted before it is
-    /// incomplete, so that it overtakes nothing.
+    /// incomplete, so that it overtakes nothing. A Write that another work request is behind already goes with that one, which the peer wakes up for.
     #[inline]
     pub fn next_one_sided(&self) -> Option<OneSidedSpan> {
         let (number, wqe) = self.startable()?;
         let span = wqe.one_sided()?;
         let is_plain = number == self.sends.oldest()
+            && !(span.write && self.sends.len() > 1)
             && self.end.is_none()
             && self.sending.is_none()
             && matches!(self.xrc, Xrc::None)
