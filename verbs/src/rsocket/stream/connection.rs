@@ -376,6 +376,8 @@ impl Connection {
         ready: impl Fn(&Data) -> bool,
         deadline: Option<Instant>,
     ) -> Result<(), Errno> {
+        // Also while the thread polls: the background thread would take what comes, at the cost of a wake-up for each message.
+        self.wait_fd();
         let spin_until = now() + self.settings.polling_time;
         loop {
             let mut data = self.data.lock();
