@@ -33,6 +33,15 @@ const SPAN: Duration = Duration::from_millis(100);
 /// Answers in each [`SPAN`].
 const ANSWERS: u32 = 1000;
 
+/// Marks of one TCP port on a host: sockets at different addresses have one each.
+pub const MARK_SLOTS: u8 = 8;
+
+/// Abstract name (`unix(7)`) of a mark that a host's rdma_cm has a TCP port.
+#[must_use]
+pub fn mark_name(port: u16, slot: u8) -> String {
+    format!("dgiwarp/rdma_cm/tcp/{port}/{slot}")
+}
+
 /// How long a TCP connection that is open is held back while its query has no answer.
 #[must_use]
 pub const fn patience(is_local: bool) -> Duration {

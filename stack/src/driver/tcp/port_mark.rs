@@ -8,9 +8,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::driver::device::fds as own_sockets;
-
-/// Marks of one port: sockets at different addresses have one each.
-const SLOTS: u8 = 8;
+use dgiwarp_engine::cm::ports::{MARK_SLOTS as SLOTS, mark_name};
 
 /// Mark of a port. Dropping it removes it.
 #[derive(Debug)]
@@ -41,7 +39,7 @@ pub(crate) fn is_marked(port: u16, own: Option<&PortMark>) -> bool {
 }
 
 fn name(port: u16, slot: u8) -> Option<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("dgiwarp/rdma_cm/tcp/{port}/{slot}")).ok()
+    SocketAddr::from_abstract_name(mark_name(port, slot)).ok()
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("dgiwarp-libripc", &["dgiwarp", "dgiwarp-ripc"]),
     ("dgiwarp-paths", &[]),
+    ("dgiwarp-preload", &["dgiwarp-engine"]),
     ("dgiwarp-cli", &[]),
     (
         "dgiwarp-verbs",
@@ -58,6 +59,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "dgiwarp-cli",
             "dgiwarp-paths",
+            "dgiwarp-preload",
             "dgiwarp-verbs",
             "dgiwarp-verbs-library",
         ],
@@ -218,6 +220,7 @@ const BUILT_ONLY: &[(&str, &str)] = &[
     ("dgiwarp-conform", "dgiwarp-verbs-library"),
     ("dgiwarp-ripc-tool", "dgiwarp-libripc"),
     ("dgiwarp-run", "dgiwarp-paths"),
+    ("dgiwarp-run", "dgiwarp-preload"),
     ("dgiwarp-run", "dgiwarp-verbs-library"),
 ];
 

@@ -10,10 +10,11 @@ use super::assert_none;
 use super::tree::{self, File};
 
 /// Packages that may contain unsafe code.
-const UNSAFE_PACKAGES: [&str; 4] = [
+const UNSAFE_PACKAGES: [&str; 5] = [
     "dgiwarp-libripc",
     "dgiwarp-memory",
     "dgiwarp-paths",
+    "dgiwarp-preload",
     "dgiwarp-verbs",
 ];
 

@@ -15,6 +15,8 @@ use thiserror::Error;
 
 /// File name of the library as cargo builds it.
 const LIBRARY: &str = "libdgiwarp_verbs.so";
+/// File name of the library that makes rsockets of TCP sockets.
+pub(crate) const SOCKETS: &str = "libdgiwarp_sockets.so";
 /// sonames of the libraries that programs are linked to.
 pub(crate) const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 

@@ -28,8 +28,12 @@ use dgiwarp_cli::{Example, Program};
 /// Without a program: show the device and programs to try.
 #[derive(Debug, Parser)]
 #[command(name = "dgiwarp-run", version)]
-#[command(override_usage = "dgiwarp-run [PROGRAM [ARGUMENT]...]")]
+#[command(override_usage = "dgiwarp-run [--sockets] [PROGRAM [ARGUMENT]...]")]
 struct Cli {
+    /// TCP sockets of the program become rsockets where the peer has them too; the program needs no library of RDMA
+    #[arg(long)]
+    sockets: bool,
+
     /// The program, a path or a name in PATH, and its arguments
     #[arg(value_name = "PROGRAM", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
@@ -54,6 +58,10 @@ const PROGRAM: Program = Program {
             line: "DGIWARP_FAULT=drop=0.01,seed=7 dgiwarp-run ./program",
             about: "Run a program of your own while one datagram in a hundred is lost.",
         },
+        Example {
+            line: "dgiwarp-run --sockets redis-server &\ndgiwarp-run --sockets redis-cli ping",
+            about: "Programs of TCP sockets over RDMA; plain clients are served too.",
+        },
     ],
     sections: &[(
         "Exit status",
@@ -72,7 +80,7 @@ fn main() -> ExitCode {
     let cli: Cli = dgiwarp_cli::parse(&PROGRAM);
     match cli.command.split_first() {
         None => show(&introduction()),
-        Some((program, arguments)) => run(program, arguments),
+        Some((program, arguments)) => run(program, arguments, cli.sockets),
     }
 }
 
@@ -93,7 +101,7 @@ fn introduction() -> String {
 }
 
 /// Executes the program; returns only on failure.
-fn run(program: &OsStr, arguments: &[OsString]) -> ExitCode {
+fn run(program: &OsStr, arguments: &[OsString], sockets: bool) -> ExitCode {
     let path = match program::find(program) {
         Ok(path) => path,
         Err(error) => {
@@ -118,6 +126,16 @@ fn run(program: &OsStr, arguments: &[OsString]) -> ExitCode {
         }
     };
     let mut preload = library::NAMES.map(|name| links.join(name)).to_vec();
+    if sockets {
+        // Before the library of paths, whose `bind` and `listen` it calls.
+        match library::find(library::SOCKETS) {
+            Ok(library) => preload.push(library),
+            Err(error) => {
+                eprintln!("dgiwarp-run: {error}");
+                return ExitCode::from(EXIT_NOT_RUNNABLE);
+            }
+        }
+    }
     match paths::preload() {
         Ok(paths) => preload.push(paths),
         // Few programs read these paths.
@@ -189,6 +207,10 @@ mod tests {
         assert_eq!(
             command("dgiwarp-run -- -odd --help").unwrap(),
             ["-odd", "--help"]
+        );
+        assert_eq!(
+            command("dgiwarp-run --sockets x --sockets").unwrap(),
+            ["x", "--sockets"]
         );
         assert!(command("dgiwarp-run --unknown rping").is_err());
         assert!(PROGRAM.examples.len() >= 3);

@@ -1,0 +1,176 @@
+//! Connections that become rsockets as they are made.
+
+use crate::peers;
+use crate::policy;
+use crate::rules::Direction;
+use crate::system::address::{self, length_of};
+use crate::system::kernel;
+use crate::system::rsockets;
+use crate::system::{errno, report};
+use crate::table;
+use libc::{POLLERR, POLLHUP, POLLOUT, SOL_SOCKET, c_int, sockaddr, socklen_t, timeval};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// Longest attempt, after which the connection is the kernel's.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Connects a socket of the program by an rsocket. `None` where it is to be the kernel's.
+///
+/// # Safety
+/// `to` is NULL or has `length` octets.
+pub(crate) unsafe fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> Option<c_int> {
+    // SAFETY: the caller's contract.
+    let peer = unsafe { address::read(to, length) }.filter(|it| it.port() != 0)?;
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    // SAFETY: as above.
+    match unsafe { attempt(fd, peer, to, length) } {
+        Ok(rsocket) => {
+            table::connected(fd, rsocket);
+            take_timeouts(fd, rsocket);
+            report::upgraded(Direction::Connect, Some(peer));
+            Some(rsocket)
+        }
+        Err(reason) => {
+            report::plain(peer, reason);
+            None
+        }
+    }
+}
+
+/// # Safety
+/// As for [`connect`].
+unsafe fn attempt(
+    fd: c_int,
+    peer: SocketAddr,
+    to: *const sockaddr,
+    length: socklen_t,
+) -> Result<c_int, &'static str> {
+    if !policy::allow(peer.port(), Direction::Connect) {
+        return Err("a rule");
+    }
+    if kernel::local(fd).is_none_or(|it| it.port() != 0) {
+        return Err("the socket has a port already");
+    }
+    peers::check(unspecified_is_local(peer))?;
+    if !rsockets::are_there() {
+        return Err("librdmacm.so.1 has no rsockets");
+    }
+    let domain = if length >= length_of::<libc::sockaddr_in6>() && peer_is_v6(fd) {
+        libc::AF_INET6
+    } else {
+        libc::AF_INET
+    };
+    // SAFETY: numbers only.
+    let rsocket = unsafe { rsockets::rsocket(domain, libc::SOCK_STREAM, 0) };
+    if rsocket < 0 {
+        return Err("the device makes no rsockets");
+    }
+    rsockets::set_nonblocking(rsocket, true);
+    // SAFETY: the program's address.
+    let begun = unsafe { rsockets::rconnect(rsocket, to, length) } == 0
+        || errno::get() == libc::EINPROGRESS;
+    let result = if begun {
+        wait(rsocket)
+    } else {
+        Err("the attempt failed at once")
+    };
+    if let Err(reason) = result {
+        // SAFETY: an rsocket that nothing else uses.
+        unsafe { rsockets::rclose(rsocket) };
+        peers::avoid(peer, reason);
+        return Err(reason);
+    }
+    rsockets::set_nonblocking(rsocket, kernel::is_nonblocking(fd));
+    Ok(rsocket)
+}
+
+fn unspecified_is_local(mut peer: SocketAddr) -> SocketAddr {
+    if peer.ip().is_unspecified() {
+        peer.set_ip(match peer.ip() {
+            IpAddr::V4(_) => [127, 0, 0, 1].into(),
+            IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    peer
+}
+
+fn peer_is_v6(fd: c_int) -> bool {
+    kernel::option(fd, SOL_SOCKET, libc::SO_DOMAIN) == Some(libc::AF_INET6)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the attempt has a deadline")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Waits for the result of an attempt.
+fn wait(rsocket: c_int) -> Result<(), &'static str> {
+    let deadline = now() + PATIENCE;
+    loop {
+        let left = deadline.saturating_duration_since(now());
+        let left = c_int::try_from(left.as_millis()).unwrap_or(0);
+        match rsockets::poll_one(rsocket, POLLOUT, left) {
+            Some(0) => return Err("the peer does not answer"),
+            Some(events) if events & (POLLERR | POLLHUP) != 0 => {
+                return Err("the peer has no rsockets");
+            }
+            Some(_) => return Ok(()),
+            // A signal.
+            None if left > 0 => {}
+            None => return Err("the peer does not answer"),
+        }
+    }
+}
+
+/// Milliseconds of `SO_RCVTIMEO` or `SO_SNDTIMEO` as the kernel's socket has it; 0 is none.
+fn timeout(fd: c_int, name: c_int) -> c_int {
+    let mut time = timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    let mut length = length_of::<timeval>();
+    let value = (&raw mut time).cast();
+    // SAFETY: room for a time, and its length.
+    if unsafe { crate::system::next::getsockopt(fd, SOL_SOCKET, name, value, &raw mut length) } != 0
+    {
+        return 0;
+    }
+    let micros = time.tv_sec.saturating_mul(1_000_000) + time.tv_usec;
+    c_int::try_from(micros.saturating_add(999) / 1000).unwrap_or(c_int::MAX)
+}
+
+/// Milliseconds that a call on a connection waits at most; 0 is none.
+pub(crate) fn timeout_of(rsocket: c_int, receives: bool) -> c_int {
+    let shared = table::shared();
+    shared.get(&rsocket).map_or(0, |it| {
+        if receives {
+            it.receive_timeout
+        } else {
+            it.send_timeout
+        }
+    })
+}
+
+/// Takes over the times that calls on a face wait at most.
+pub(crate) fn take_timeouts(fd: c_int, rsocket: c_int) {
+    let receive = timeout(fd, libc::SO_RCVTIMEO);
+    let send = timeout(fd, libc::SO_SNDTIMEO);
+    let mut shared = table::shared();
+    if let Some(state) = shared.get_mut(&rsocket) {
+        if receive == 0 && send == 0 && state.receive_timeout == 0 && state.send_timeout == 0 {
+            return;
+        }
+        (state.receive_timeout, state.send_timeout) = (receive, send);
+        let timed = true;
+        table::replace(fd, Some(table::Face::Connection { rsocket, timed }));
+    }
+}
+
+/// Milliseconds that accept(2) waits at most; negative is for ever.
+pub(crate) fn accept_timeout(fd: c_int) -> c_int {
+    match timeout(fd, libc::SO_RCVTIMEO) {
+        0 => -1,
+        time => time,
+    }
+}

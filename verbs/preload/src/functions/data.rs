@@ -1,0 +1,193 @@
+//! Calls that send and receive octets.
+
+use crate::functions::{Way, receiving, sending};
+use crate::system::{errno, next, rsockets};
+use crate::table;
+use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
+
+/// Result of a call that sent. A program that has ended its sending direction gets `EPIPE` and `SIGPIPE`, as of TCP.
+pub(super) fn sent(rsocket: c_int, result: ssize_t, flags: c_int) -> ssize_t {
+    if result >= 0 || errno::get() != libc::ECONNRESET {
+        return result;
+    }
+    if table::shared().get(&rsocket).is_some_and(|it| it.shut) {
+        if flags & libc::MSG_NOSIGNAL == 0 {
+            // SAFETY: numbers only.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+        }
+        errno::set(libc::EPIPE);
+    } else {
+        errno::set(libc::ECONNRESET);
+    }
+    result
+}
+
+/// Flags of receiving that rsockets do not have.
+pub(super) fn refused(flags: c_int) -> Option<c_int> {
+    if flags & libc::MSG_OOB != 0 {
+        return Some(libc::EINVAL);
+    }
+    (flags & libc::MSG_ERRQUEUE != 0).then_some(libc::EAGAIN)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn read(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
+    match receiving(fd, 0) {
+        // SAFETY: the caller's arguments.
+        Way::Kernel => unsafe { next::read(fd, to, size) },
+        // SAFETY: the caller's arguments.
+        Way::Rsocket(rsocket) => unsafe { rsockets::rrecv(rsocket, to, size, 0) },
+        Way::Fails(error) => errno::fail(error),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
+    match receiving(fd, 0) {
+        // SAFETY: the caller's arguments.
+        Way::Kernel => unsafe { next::readv(fd, to, count) },
+        // SAFETY: the caller's arguments.
+        Way::Rsocket(rsocket) => unsafe { rsockets::rreadv(rsocket, to, count) },
+        Way::Fails(error) => errno::fail(error),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, size: size_t, flags: c_int) -> ssize_t {
+    match receiving(fd, flags) {
+        // SAFETY: the caller's arguments.
+        Way::Kernel => unsafe { next::recv(fd, to, size, flags) },
+        Way::Rsocket(rsocket) => match refused(flags) {
+            Some(error) => errno::fail(error),
+            // SAFETY: the caller's arguments.
+            None => unsafe { rsockets::rrecv(rsocket, to, size, flags) },
+        },
+        Way::Fails(error) => errno::fail(error),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    to: *mut c_void,
+    size: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    length: *mut socklen_t,
+) -> ssize_t {
+    if matches!(receiving(fd, libc::MSG_DONTWAIT), Way::Kernel) {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::recvfrom(fd, to, size, flags, from, length) };
+    }
+    // SAFETY: the caller's arguments.
+    let result = unsafe { recv(fd, to, size, flags) };
+    if result >= 0 && !from.is_null() && !length.is_null() {
+        // SAFETY: the caller's length. Connections of TCP give no address.
+        unsafe { length.write(0) };
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, from: *const c_void, size: size_t) -> ssize_t {
+    match sending(fd, 0) {
+        // SAFETY: the caller's arguments.
+        Way::Kernel => unsafe { next::write(fd, from, size) },
+        Way::Rsocket(rsocket) => {
+            // SAFETY: the caller's arguments.
+            let result = unsafe { rsockets::rsend(rsocket, from, size, 0) };
+            sent(rsocket, result, 0)
+        }
+        Way::Fails(error) => errno::fail(error),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
+    match sending(fd, 0) {
+        // SAFETY: the caller's arguments.
+        Way::Kernel => unsafe { next::writev(fd, from, count) },
+        Way::Rsocket(rsocket) => {
+            // SAFETY: the caller's arguments.
+            let result = unsafe { rsockets::rwritev(rsocket, from, count) };
+            sent(rsocket, result, 0)
+        }
+        Way::Fails(error) => errno::fail(error),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn send(fd: c_int, from: *const c_void, size: size_t, flags: c_int) -> ssize_t {
+    match sending(fd, flags) {
+        // SAFETY: the caller's arguments.
+        Way::Kernel => unsafe { next::send(fd, from, size, flags) },
+        Way::Rsocket(_) if flags & libc::MSG_OOB != 0 => errno::fail(libc::EOPNOTSUPP),
+        Way::Rsocket(rsocket) => {
+            // SAFETY: the caller's arguments.
+            let result = unsafe { rsockets::rsend(rsocket, from, size, flags) };
+            sent(rsocket, result, flags)
+        }
+        Way::Fails(error) => errno::fail(error),
+    }
+}
+
+/// TCP ignores the address of a connection.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendto(
+    fd: c_int,
+    from: *const c_void,
+    size: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    length: socklen_t,
+) -> ssize_t {
+    if matches!(sending(fd, libc::MSG_DONTWAIT), Way::Kernel) {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::sendto(fd, from, size, flags, to, length) };
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { send(fd, from, size, flags) }
+}
+
+/// Ends the process, as fortified functions do whose buffer is too small.
+fn check(size: size_t, room: size_t) {
+    if size > room {
+        // SAFETY: ends the process.
+        unsafe { libc::abort() };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __read_chk(fd: c_int, to: *mut c_void, size: size_t, room: size_t) -> ssize_t {
+    check(size, room);
+    // SAFETY: the caller's arguments.
+    unsafe { read(fd, to, size) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    to: *mut c_void,
+    size: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    check(size, room);
+    // SAFETY: the caller's arguments.
+    unsafe { recv(fd, to, size, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    to: *mut c_void,
+    size: size_t,
+    room: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    length: *mut socklen_t,
+) -> ssize_t {
+    check(size, room);
+    // SAFETY: the caller's arguments.
+    unsafe { recvfrom(fd, to, size, flags, from, length) }
+}

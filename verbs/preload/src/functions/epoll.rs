@@ -1,0 +1,177 @@
+//! epoll(7).
+
+use crate::functions::poll::{masked, millis};
+use crate::listener;
+use crate::process;
+use crate::sets;
+use crate::system::{errno, next, rsockets};
+use crate::table::{self, Face};
+use libc::{EPOLL_CTL_DEL, c_int, epoll_event, sigset_t, timespec};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+/// A number that a closed set may have had has no members.
+fn made(set: c_int) -> c_int {
+    if set >= 0 {
+        sets::close(set, None);
+    }
+    set
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: the caller's arguments.
+    made(unsafe { next::epoll_create(size) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: the caller's arguments.
+    made(unsafe { next::epoll_create1(flags) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_ctl(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    let face = table::get(fd);
+    let id = match face {
+        Some(Face::Connection { rsocket, .. }) if process::is_owner() => {
+            let Some(poll_set) = sets::poll_set(set) else {
+                return -1;
+            };
+            // SAFETY: the caller's event.
+            return unsafe { rsockets::repoll_ctl(poll_set, operation, rsocket, event) };
+        }
+        Some(Face::Listener(id)) => Some(id),
+        Some(Face::Socket) => None,
+        _ => {
+            // SAFETY: the caller's arguments.
+            return unsafe { next::epoll_ctl(set, operation, fd, event) };
+        }
+    };
+    // SAFETY: the caller's arguments.
+    let result = unsafe { next::epoll_ctl(set, operation, fd, event) };
+    if result != 0 {
+        return result;
+    }
+    let bell = id.and_then(|id| {
+        if operation == EPOLL_CTL_DEL {
+            listener::present(id)
+        } else {
+            listener::queue(fd, id)
+        }
+    });
+    // SAFETY: NULL, or the caller's event.
+    let event = unsafe { event.as_ref() }.copied();
+    sets::record(set, operation, fd, event, bell.map(|it| it.bell));
+    result
+}
+
+#[expect(clippy::disallowed_methods, reason = "waits have deadlines")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Waits for events of a set with rsockets: those of the kernel's set stand for its one entry.
+///
+/// # Safety
+/// There is room for `most` events.
+unsafe fn wait(
+    set: c_int,
+    poll_set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+) -> c_int {
+    let deadline = u64::try_from(timeout).map(|it| now() + Duration::from_millis(it));
+    let mut left = timeout;
+    loop {
+        // SAFETY: the caller's room.
+        let count = unsafe { rsockets::repoll_wait(poll_set, events, most, left) };
+        let Ok(found) = usize::try_from(count) else {
+            return count;
+        };
+        // SAFETY: the call has written as many events.
+        let all = unsafe { std::slice::from_raw_parts_mut(events, found) };
+        let Some(at) = all.iter().position(|it| it.u64 == sets::kernels()) else {
+            return count;
+        };
+        all.swap(at, found - 1);
+        // SAFETY: room behind the events of rsockets.
+        let rest = unsafe { events.add(found - 1) };
+        // SAFETY: as above.
+        let fetched = unsafe { sets::fetch(set, rest, most - count + 1) };
+        let total = count - 1 + fetched.max(0);
+        if total > 0 || timeout == 0 {
+            return total;
+        }
+        if let Ok(deadline) = deadline {
+            let time = deadline.saturating_duration_since(now());
+            if time.is_zero() {
+                return 0;
+            }
+            left = c_int::try_from(time.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX);
+        }
+    }
+}
+
+/// The poll set of a set with rsockets.
+fn poll_set(set: c_int) -> Option<c_int> {
+    match table::get(set) {
+        Some(Face::PollSet(poll_set)) => Some(poll_set),
+        _ => None,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_wait(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { epoll_pwait(set, events, most, timeout, ptr::null()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    match poll_set(set) {
+        // SAFETY: the caller's arguments.
+        None => unsafe { next::epoll_pwait(set, events, most, timeout, mask) },
+        Some(poll_set) => {
+            // SAFETY: the caller's mask and room.
+            unsafe { masked(mask, || wait(set, poll_set, events, most, timeout)) }
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait2(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let Some(poll_set) = poll_set(set) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::epoll_pwait2(set, events, most, timeout, mask) };
+    };
+    // SAFETY: the caller's time.
+    match unsafe { millis(timeout) } {
+        // SAFETY: the caller's mask and room.
+        Ok(timeout) => unsafe { masked(mask, || wait(set, poll_set, events, most, timeout)) },
+        Err(error) => errno::fail(error),
+    }
+}

@@ -1,0 +1,345 @@
+//! Readiness of several descriptors: poll(2) and select(2).
+
+use crate::listener;
+use crate::sets;
+use crate::system::{errno, kernel, next, rsockets};
+use crate::table::{self, Face};
+use libc::{
+    POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, c_int,
+    fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval,
+};
+use std::ptr;
+
+/// Runs a function under a mask of signals, which is NULL or a set.
+///
+/// # Safety
+/// `mask` is NULL or a set.
+pub(super) unsafe fn masked<T>(mask: *const sigset_t, body: impl FnOnce() -> T) -> T {
+    if mask.is_null() {
+        return body();
+    }
+    // SAFETY: plain data for which zero is a valid value.
+    let mut before: sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the caller's set.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, &raw mut before) };
+    let result = body();
+    let error = errno::get();
+    // SAFETY: the set of before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    errno::set(error);
+    result
+}
+
+/// Milliseconds of a time, rounded up; -1 for NULL.
+///
+/// # Safety
+/// `time` is NULL or a time.
+pub(super) unsafe fn millis(time: *const timespec) -> Result<c_int, c_int> {
+    // SAFETY: the caller's contract.
+    let Some(time) = (unsafe { time.as_ref() }) else {
+        return Ok(-1);
+    };
+    if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
+        return Err(libc::EINVAL);
+    }
+    let part = (time.tv_nsec + 999_999) / 1_000_000;
+    let all = time.tv_sec.saturating_mul(1000).saturating_add(part);
+    Ok(c_int::try_from(all).unwrap_or(c_int::MAX))
+}
+
+/// Whether a face has more than the kernel's readiness.
+fn has_more(fd: c_int) -> bool {
+    matches!(
+        table::get(fd),
+        Some(Face::Listener(_) | Face::Connection { .. })
+    )
+}
+
+/// Descriptors of a call, with rsockets in place of faces, and behind them the queues of listeners.
+struct Expanded {
+    fds: Vec<pollfd>,
+    /// Listener of each queue, by position.
+    listeners: Vec<usize>,
+    has_rsockets: bool,
+}
+
+impl Expanded {
+    fn new(fds: &[pollfd]) -> Self {
+        let mut expanded = Self {
+            fds: fds.to_vec(),
+            listeners: Vec::new(),
+            has_rsockets: false,
+        };
+        for (at, fd) in fds.iter().enumerate() {
+            match table::get(fd.fd) {
+                Some(Face::Connection { rsocket, .. }) => {
+                    expanded.has_rsockets = true;
+                    expanded.fds[at] = pollfd {
+                        fd: rsocket,
+                        events: to_rsockets(fd.events),
+                        revents: 0,
+                    };
+                }
+                Some(Face::Listener(id)) if fd.events & (POLLIN | POLLRDNORM) != 0 => {
+                    if let Some(queue) = listener::queue(fd.fd, id) {
+                        sets::add_bell(fd.fd, queue.bell);
+                        expanded.fds.push(kernel::readable(queue.bell));
+                        expanded.listeners.push(at);
+                    }
+                }
+                _ => {}
+            }
+        }
+        expanded
+    }
+
+    fn poll(&mut self, timeout: c_int) -> c_int {
+        if !self.has_rsockets {
+            return kernel::poll(&mut self.fds, timeout);
+        }
+        let count = nfds_t::try_from(self.fds.len()).unwrap_or(0);
+        // SAFETY: as many as the vector has.
+        unsafe { rsockets::rpoll(self.fds.as_mut_ptr(), count, timeout) }
+    }
+
+    /// Writes the events to the program's descriptors. Returns how many have any.
+    fn fold(&self, fds: &mut [pollfd]) -> c_int {
+        for (to, from) in fds.iter_mut().zip(&self.fds) {
+            to.revents = if to.fd == from.fd {
+                from.revents
+            } else {
+                from_rsockets(to.events, from.revents)
+            };
+        }
+        let behind = self.fds.get(fds.len()..).unwrap_or_default();
+        for (at, queue) in self.listeners.iter().zip(behind) {
+            if queue.revents != 0 {
+                let listener = &mut fds[*at];
+                listener.revents |= listener.events & (POLLIN | POLLRDNORM);
+            }
+        }
+        let ready = fds.iter().filter(|it| it.revents != 0).count();
+        c_int::try_from(ready).unwrap_or(c_int::MAX)
+    }
+}
+
+fn to_rsockets(events: i16) -> i16 {
+    let mut asked = events & (POLLIN | POLLOUT | POLLRDHUP);
+    if events & POLLRDNORM != 0 {
+        asked |= POLLIN;
+    }
+    if events & POLLWRNORM != 0 {
+        asked |= POLLOUT;
+    }
+    asked
+}
+
+fn from_rsockets(asked: i16, found: i16) -> i16 {
+    let mut events = found & (POLLERR | POLLHUP | POLLNVAL | asked);
+    if found & POLLIN != 0 {
+        events |= asked & POLLRDNORM;
+    }
+    if found & POLLOUT != 0 {
+        events |= asked & POLLWRNORM;
+    }
+    events
+}
+
+/// poll(2) on descriptors with faces among them.
+fn poll_faces(fds: &mut [pollfd], timeout: c_int) -> c_int {
+    let mut expanded = Expanded::new(fds);
+    let result = expanded.poll(timeout);
+    if result < 0 {
+        return result;
+    }
+    expanded.fold(fds)
+}
+
+/// The program's array, if one of its descriptors has more than the kernel's readiness.
+///
+/// # Safety
+/// `fds` has `count` descriptors.
+unsafe fn with_faces<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    let count = usize::try_from(count).ok().filter(|it| *it > 0)?;
+    if fds.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's contract.
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count) };
+    fds.iter().any(|it| has_more(it.fd)).then_some(fds)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: the caller's array.
+    match unsafe { with_faces(fds, count) } {
+        // SAFETY: the caller's arguments.
+        None => unsafe { next::poll(fds, count, timeout) },
+        Some(fds) => poll_faces(fds, timeout),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's array.
+    let Some(faces) = (unsafe { with_faces(fds, count) }) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::ppoll(fds, count, timeout, mask) };
+    };
+    // SAFETY: the caller's time.
+    match unsafe { millis(timeout) } {
+        // SAFETY: the caller's mask.
+        Ok(timeout) => unsafe { masked(mask, || poll_faces(faces, timeout)) },
+        Err(error) => errno::fail(error),
+    }
+}
+
+/// Ends the process, as fortified functions do whose array is too small.
+fn check(count: nfds_t, room: size_t) {
+    let most = room / size_of::<pollfd>();
+    if usize::try_from(count).is_ok_and(|count| count > most) {
+        // SAFETY: ends the process.
+        unsafe { libc::abort() };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __poll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+    room: size_t,
+) -> c_int {
+    check(count, room);
+    // SAFETY: the caller's arguments.
+    unsafe { poll(fds, count, timeout) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    check(count, room);
+    // SAFETY: the caller's arguments.
+    unsafe { ppoll(fds, count, timeout, mask) }
+}
+
+/// Sets of select(2): each NULL or valid.
+struct Selected {
+    sets: [*mut fd_set; 3],
+    fds: Vec<pollfd>,
+}
+
+impl Selected {
+    /// Descriptors of the sets; `None` where none of them is a face with more than the kernel's readiness.
+    ///
+    /// # Safety
+    /// The sets are NULL or valid.
+    unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
+        let most = c_int::try_from(libc::FD_SETSIZE).unwrap_or(1024);
+        // SAFETY: a set of the program, which has this descriptor's bit.
+        let is_in = |fd, set: *mut fd_set| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
+        let mut fds = Vec::new();
+        for fd in 0..count.clamp(0, most) {
+            let mut events = 0;
+            for (set, event) in sets.iter().zip([POLLIN, POLLOUT, POLLPRI]) {
+                if is_in(fd, *set) {
+                    events |= event;
+                }
+            }
+            if events != 0 {
+                fds.push(pollfd {
+                    fd,
+                    events,
+                    revents: 0,
+                });
+            }
+        }
+        let faces = fds.iter().any(|it| has_more(it.fd));
+        faces.then_some(Self { sets, fds })
+    }
+
+    fn select(&mut self, timeout: c_int) -> c_int {
+        if poll_faces(&mut self.fds, timeout) < 0 {
+            return -1;
+        }
+        if self.fds.iter().any(|it| it.revents & POLLNVAL != 0) {
+            return errno::fail(libc::EBADF);
+        }
+        for set in self.sets.iter().filter(|set| !set.is_null()) {
+            // SAFETY: a set of the program.
+            unsafe { libc::FD_ZERO(*set) };
+        }
+        let mut ready = 0;
+        // POLLIN_SET, POLLOUT_SET and POLLEX_SET of the kernel.
+        let found = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
+        let asked = [POLLIN, POLLOUT, POLLPRI];
+        for fd in &self.fds {
+            for ((set, asked), found) in self.sets.iter().zip(asked).zip(found) {
+                if fd.events & asked != 0 && fd.revents & found != 0 {
+                    // SAFETY: a set of the program, which had this descriptor.
+                    unsafe { libc::FD_SET(fd.fd, *set) };
+                    ready += 1;
+                }
+            }
+        }
+        ready
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn select(
+    count: c_int,
+    reads: *mut fd_set,
+    writes: *mut fd_set,
+    exceptions: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: the caller's sets.
+    let Some(mut selected) = (unsafe { Selected::new(count, [reads, writes, exceptions]) }) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::select(count, reads, writes, exceptions, timeout) };
+    };
+    // SAFETY: NULL, or the caller's time.
+    let time = unsafe { timeout.as_ref() }.map(|it| timespec {
+        tv_sec: it.tv_sec,
+        tv_nsec: it.tv_usec.saturating_mul(1000),
+    });
+    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: NULL, or a time.
+    match unsafe { millis(time) } {
+        Ok(timeout) => selected.select(timeout),
+        Err(error) => errno::fail(error),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pselect(
+    count: c_int,
+    reads: *mut fd_set,
+    writes: *mut fd_set,
+    exceptions: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's sets.
+    let Some(mut selected) = (unsafe { Selected::new(count, [reads, writes, exceptions]) }) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::pselect(count, reads, writes, exceptions, timeout, mask) };
+    };
+    // SAFETY: the caller's time.
+    match unsafe { millis(timeout) } {
+        // SAFETY: the caller's mask.
+        Ok(timeout) => unsafe { masked(mask, || selected.select(timeout)) },
+        Err(error) => errno::fail(error),
+    }
+}

@@ -1,0 +1,314 @@
+//! Calls that make, connect and close sockets.
+
+use crate::connect;
+use crate::listener;
+use crate::process;
+use crate::rules::Direction;
+use crate::sets;
+use crate::system::{address, errno, kernel, next, report, rsockets};
+use crate::table::{self, Face};
+use libc::{
+    SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, c_int, c_uint, sockaddr, socklen_t,
+};
+use std::sync::PoisonError;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: the caller's arguments.
+    let fd = unsafe { next::socket(domain, kind, protocol) };
+    let plain = kind & !(SOCK_NONBLOCK | SOCK_CLOEXEC);
+    let is_tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && plain == SOCK_STREAM
+        && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    if fd >= 0 && is_tcp {
+        process::begin();
+        table::replace(fd, Some(Face::Socket));
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: the caller's arguments.
+    let result = unsafe { next::listen(fd, backlog) };
+    if result == 0 && table::get(fd) == Some(Face::Socket) {
+        let id = listener::begin(backlog);
+        table::replace(fd, Some(Face::Listener(id)));
+        // A set that has it already waits for connections.
+        if sets::has(fd)
+            && let Some(queue) = listener::queue(fd, id)
+        {
+            sets::add_bell(fd, queue.bell);
+        }
+        errno::set(0);
+    }
+    result
+}
+
+/// The program's descriptor for an accepted rsocket.
+///
+/// # Safety
+/// `from` and `length` are NULL or the room for an address.
+unsafe fn accepted(
+    listener: c_int,
+    rsocket: c_int,
+    from: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let domain = kernel::option(listener, SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET);
+    let flags = flags & (SOCK_NONBLOCK | SOCK_CLOEXEC);
+    // SAFETY: numbers only.
+    let fd = unsafe { next::socket(domain, SOCK_STREAM | flags, 0) };
+    if fd < 0 {
+        let error = errno::get();
+        // SAFETY: an rsocket that nothing else uses.
+        unsafe { rsockets::rclose(rsocket) };
+        return errno::fail(error);
+    }
+    rsockets::set_nonblocking(rsocket, flags & SOCK_NONBLOCK != 0);
+    table::connected(fd, rsocket);
+    // SAFETY: room of the caller.
+    let peer = address::from(|to, length| unsafe { rsockets::rgetpeername(rsocket, to, length) });
+    report::upgraded(Direction::Listen, peer);
+    if !from.is_null() && !length.is_null() {
+        // SAFETY: the caller's room.
+        unsafe { rsockets::rgetpeername(rsocket, from, length) };
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept4(
+    fd: c_int,
+    from: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let queue = match table::get(fd) {
+        Some(Face::Listener(id)) => listener::queue(fd, id),
+        _ => None,
+    };
+    let Some(queue) = queue else {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::accept4(fd, from, length, flags) };
+    };
+    sets::add_bell(fd, queue.bell);
+    loop {
+        if let Some(rsocket) = queue.take() {
+            // SAFETY: the caller's room.
+            return unsafe { accepted(fd, rsocket, from, length, flags) };
+        }
+        let turn = queue.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = !kernel::is_nonblocking(fd);
+        if !waits || kernel::poll(&mut [kernel::readable(fd)], 0) > 0 {
+            // SAFETY: the caller's arguments.
+            let accepted = unsafe { next::accept4(fd, from, length, flags) };
+            if accepted >= 0 {
+                report::accepted_plain();
+            }
+            return accepted;
+        }
+        drop(turn);
+        let mut fds = [kernel::readable(fd), kernel::readable(queue.bell)];
+        let timeout = connect::accept_timeout(fd);
+        match kernel::poll(&mut fds, timeout) {
+            0 => return errno::fail(libc::EAGAIN),
+            -1 => return -1,
+            _ => {}
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept(fd: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { accept4(fd, from, length, 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+    match table::get(fd) {
+        Some(Face::Socket) => {
+            // SAFETY: the caller's arguments.
+            if let Some(rsocket) = unsafe { connect::connect(fd, to, length) } {
+                sets::upgrade(fd, rsocket);
+                return 0;
+            }
+        }
+        Some(Face::Connection { .. }) => return errno::fail(libc::EISCONN),
+        _ => {}
+    }
+    // SAFETY: the caller's arguments.
+    let result = unsafe { next::connect(fd, to, length) };
+    let begun = result == 0 || errno::get() == libc::EINPROGRESS;
+    if begun && table::get(fd) == Some(Face::Socket) {
+        let error = errno::get();
+        table::replace(fd, None);
+        sets::forget(fd);
+        errno::set(error);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    match table::get(fd) {
+        Some(Face::Connection { rsocket, .. }) => {
+            // SAFETY: numbers only.
+            let result = unsafe { rsockets::rshutdown(rsocket, how) };
+            if result == 0
+                && how != libc::SHUT_RD
+                && let Some(shared) = table::shared().get_mut(&rsocket)
+            {
+                shared.shut = true;
+            }
+            result
+        }
+        Some(Face::Parents) => errno::fail(process::refuse()),
+        // SAFETY: the caller's arguments.
+        _ => unsafe { next::shutdown(fd, how) },
+    }
+}
+
+/// The descriptor is about to be closed. Returns the rsocket that ends with it.
+fn leave(fd: c_int) -> Option<c_int> {
+    let face = table::get(fd)?;
+    if !process::is_owner() {
+        return None;
+    }
+    table::replace(fd, None);
+    match face {
+        Face::Socket => sets::forget(fd),
+        Face::Listener(id) => {
+            sets::forget(fd);
+            listener::leave(id);
+        }
+        Face::Connection { rsocket, .. } => {
+            let mut shared = table::shared();
+            let state = shared.get_mut(&rsocket)?;
+            state.faces -= 1;
+            if state.faces == 0 {
+                shared.remove(&rsocket);
+                return Some(rsocket);
+            }
+        }
+        Face::PollSet(poll_set) => sets::close(fd, Some(poll_set)),
+        Face::Parents => {}
+    }
+    None
+}
+
+fn end(rsocket: Option<c_int>) {
+    if let Some(rsocket) = rsocket {
+        // SAFETY: an rsocket whose last descriptor is closed.
+        unsafe { rsockets::rclose(rsocket) };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if table::get(fd).is_none() {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::close(fd) };
+    }
+    let rsocket = leave(fd);
+    // SAFETY: the caller's arguments.
+    let result = unsafe { next::close(fd) };
+    let error = errno::get();
+    end(rsocket);
+    errno::set(error);
+    result
+}
+
+fn leave_range(first: c_uint, last: c_uint) {
+    for (fd, _) in table::all() {
+        if (first..=last).contains(&fd.cast_unsigned()) {
+            end(leave(fd));
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & 4 == 0 && process::is_owner() {
+        // Without CLOSE_RANGE_CLOEXEC.
+        leave_range(first, last);
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { next::close_range(first, last, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    let first = first.max(0).cast_unsigned();
+    // SAFETY: numbers only.
+    unsafe { close_range(first, c_uint::MAX, 0) };
+}
+
+/// Gives a duplicate its face.
+pub(super) fn duplicated(fd: c_int, to: c_int) {
+    let Some(face) = table::get(fd).filter(|_| to >= 0 && fd != to && process::is_owner()) else {
+        return;
+    };
+    match face {
+        Face::Listener(id) => listener::share(id),
+        Face::Connection { rsocket, .. } => {
+            if let Some(shared) = table::shared().get_mut(&rsocket) {
+                shared.faces += 1;
+            }
+        }
+        Face::Socket | Face::Parents => {}
+        // The duplicate has the kernel's members.
+        Face::PollSet(_) => return,
+    }
+    table::replace(to, Some(face));
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the caller's arguments.
+    let to = unsafe { next::dup(fd) };
+    duplicated(fd, to);
+    to
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    let ended = if fd == to { None } else { leave(to) };
+    // SAFETY: the caller's arguments.
+    let result = unsafe { next::dup2(fd, to) };
+    duplicated(fd, result);
+    let error = errno::get();
+    end(ended);
+    errno::set(error);
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    let ended = if fd == to { None } else { leave(to) };
+    // SAFETY: the caller's arguments.
+    let result = unsafe { next::dup3(fd, to, flags) };
+    duplicated(fd, result);
+    let error = errno::get();
+    end(ended);
+    errno::set(error);
+    result
+}
+
+/// Peers of connections get what was sent, and then the end, as from the kernel.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _exit(status: c_int) -> ! {
+    process::end();
+    // SAFETY: ends the process.
+    unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    // SAFETY: not reached.
+    unsafe { libc::abort() }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: the same function by another name.
+    unsafe { _exit(status) }
+}

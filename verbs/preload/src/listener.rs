@@ -1,0 +1,265 @@
+//! Listeners of rsockets beside listening TCP sockets of the program.
+//!
+//! One is made by the first call that waits for connections, so of several processes that share a listening socket one that accepts has it: rdma_cm marks its port, and the
+//! others stay plain. A thread accepts its connections ahead of the program, up to the backlog, as the kernel does: a client's `connect` does not wait for `accept`.
+
+use crate::policy;
+use crate::rules::Direction;
+use crate::system::address;
+use crate::system::kernel::{self, acquire, readable, release, semaphore};
+use crate::system::report;
+use crate::system::rsockets;
+use libc::{c_int, sockaddr};
+use std::collections::{BTreeMap, VecDeque};
+use std::mem::ManuallyDrop;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// Longest backlog, as the kernel's.
+const MAX_BACKLOG: usize = 4096;
+/// Milliseconds between checks for room in a full backlog.
+const FULL: c_int = 10;
+
+/// A listening TCP socket of the program.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    /// Descriptors that it has.
+    faces: usize,
+    backlog: usize,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing has waited for connections.
+    New,
+    /// A thread makes the rsocket.
+    Making,
+    Plain,
+    Beside(Arc<Queue>),
+}
+
+static LISTENERS: Mutex<BTreeMap<u32, Listener>> = Mutex::new(BTreeMap::new());
+
+/// Listeners of the process by number.
+pub(crate) fn listeners() -> MutexGuard<'static, BTreeMap<u32, Listener>> {
+    LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Connections that were accepted ahead of the program.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    /// Readable while there are any.
+    pub(crate) bell: c_int,
+    stop: c_int,
+    accepted: Mutex<VecDeque<c_int>>,
+    /// Held by the thread that takes from the kernel's socket, so that none waits there.
+    pub(crate) turn: Mutex<()>,
+    backlog: usize,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        kernel::close(self.bell);
+        kernel::close(self.stop);
+    }
+}
+
+/// A new listener of one descriptor. Returns its number.
+pub(crate) fn begin(backlog: c_int) -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    let backlog = usize::try_from(backlog).unwrap_or(0);
+    let listener = Listener {
+        faces: 1,
+        backlog: backlog.clamp(1, MAX_BACKLOG),
+        state: State::New,
+    };
+    listeners().insert(id, listener);
+    id
+}
+
+/// The listener has another descriptor.
+pub(crate) fn share(id: u32) {
+    if let Some(listener) = listeners().get_mut(&id) {
+        listener.faces += 1;
+    }
+}
+
+/// A descriptor of the listener is closed. With the last one its queue ends.
+pub(crate) fn leave(id: u32) {
+    let mut listeners = listeners();
+    let Some(listener) = listeners.get_mut(&id) else {
+        return;
+    };
+    listener.faces -= 1;
+    if listener.faces > 0 {
+        return;
+    }
+    let ended = listeners.remove(&id);
+    drop(listeners);
+    if let Some(Listener {
+        state: State::Beside(queue),
+        ..
+    }) = ended
+    {
+        release(queue.stop);
+        let thread = queue.thread.lock();
+        let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A child of fork(2) has its parent's listening sockets, but none of the rsockets.
+pub(crate) fn forget(listeners: &mut BTreeMap<u32, Listener>) {
+    for listener in listeners.values_mut() {
+        let _parents = ManuallyDrop::new(std::mem::replace(&mut listener.state, State::New));
+    }
+}
+
+/// The queue of a listener, if it has one already.
+pub(crate) fn present(id: u32) -> Option<Arc<Queue>> {
+    match &listeners().get(&id)?.state {
+        State::Beside(queue) => Some(Arc::clone(queue)),
+        State::New | State::Making | State::Plain => None,
+    }
+}
+
+/// The queue of the listener with this descriptor, made by the first call; `None` where it is plain.
+pub(crate) fn queue(fd: c_int, id: u32) -> Option<Arc<Queue>> {
+    let backlog = {
+        let mut listeners = listeners();
+        let listener = listeners.get_mut(&id)?;
+        match &listener.state {
+            State::Beside(queue) => return Some(Arc::clone(queue)),
+            State::Making | State::Plain => return None,
+            State::New => listener.state = State::Making,
+        }
+        listener.backlog
+    };
+    let made = make(fd, backlog);
+    if let Some(address) = kernel::local(fd) {
+        report::listener(address, made.as_ref().err().copied());
+    }
+    let made = made.ok();
+    if let Some(listener) = listeners().get_mut(&id) {
+        listener.state = match &made {
+            Some(queue) => State::Beside(Arc::clone(queue)),
+            None => State::Plain,
+        };
+    }
+    made
+}
+
+fn make(fd: c_int, backlog: usize) -> Result<Arc<Queue>, &'static str> {
+    let (storage, length) = kernel::raw_local(fd).ok_or("it has no address")?;
+    let at: *const sockaddr = (&raw const storage).cast();
+    // SAFETY: an address of this length.
+    let local = unsafe { address::read(at, length) }.ok_or("it has no address")?;
+    if !policy::allow(local.port(), Direction::Listen) {
+        return Err("a rule");
+    }
+    if !rsockets::are_there() {
+        return Err("librdmacm.so.1 has no rsockets");
+    }
+    // SAFETY: numbers only.
+    let rsocket = unsafe { rsockets::rsocket(storage.ss_family.into(), libc::SOCK_STREAM, 0) };
+    if rsocket < 0 {
+        return Err("the device makes no rsockets");
+    }
+    let listens = || {
+        if local.is_ipv6() {
+            let level = libc::IPPROTO_IPV6;
+            let only = kernel::option(fd, level, libc::IPV6_V6ONLY).unwrap_or(0);
+            let (value, size) = ((&raw const only).cast(), address::length_of::<c_int>());
+            // SAFETY: a number.
+            unsafe { rsockets::rsetsockopt(rsocket, level, libc::IPV6_V6ONLY, value, size) };
+        }
+        // SAFETY: an address of this length.
+        if unsafe { rsockets::rbind(rsocket, at, length) } != 0 {
+            return Err("rsockets of another process, or a UDP socket, have the port");
+        }
+        // SAFETY: numbers only.
+        if unsafe { rsockets::rlisten(rsocket, c_int::try_from(backlog).unwrap_or(128)) } != 0 {
+            return Err("rsockets of another process, or a UDP socket, have the port");
+        }
+        rsockets::set_nonblocking(rsocket, true);
+        let no = "no more descriptors";
+        let bell = semaphore().ok_or(no)?;
+        let Some(stop) = semaphore() else {
+            kernel::close(bell);
+            return Err(no);
+        };
+        let queue = Arc::new(Queue {
+            bell,
+            stop,
+            accepted: Mutex::default(),
+            turn: Mutex::default(),
+            backlog,
+            thread: Mutex::default(),
+        });
+        let theirs = Arc::clone(&queue);
+        let thread = kernel::without_signals(|| {
+            let builder = thread::Builder::new().name("dgiwarp-accept".to_owned());
+            builder.spawn(move || theirs.run(rsocket))
+        });
+        let thread = thread.map_err(|_| "no more threads")?;
+        *queue.lock_thread() = Some(thread);
+        Ok(queue)
+    };
+    listens().inspect_err(|_| {
+        // SAFETY: an rsocket that nothing else uses.
+        unsafe { rsockets::rclose(rsocket) };
+    })
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<c_int>> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next connection's rsocket.
+    pub(crate) fn take(&self) -> Option<c_int> {
+        if !acquire(self.bell) {
+            return None;
+        }
+        self.lock().pop_front()
+    }
+
+    /// Accepts until the listener is closed.
+    fn run(&self, rsocket: c_int) {
+        loop {
+            let full = self.lock().len() > self.backlog;
+            let mut fds = [readable(self.stop), readable(rsocket)];
+            let (watched, timeout) = if full { (1, FULL) } else { (2, -1) };
+            kernel::poll(&mut fds[..watched], timeout);
+            if fds[0].revents != 0 {
+                break;
+            }
+            if full || fds[1].revents == 0 {
+                continue;
+            }
+            // SAFETY: no address is asked for.
+            let accepted = unsafe { rsockets::raccept(rsocket, ptr::null_mut(), ptr::null_mut()) };
+            if accepted >= 0 {
+                self.lock().push_back(accepted);
+                release(self.bell);
+            }
+        }
+        // SAFETY: an rsocket that nothing else uses.
+        unsafe { rsockets::rclose(rsocket) };
+        for left in self.lock().drain(..) {
+            // SAFETY: as above.
+            unsafe { rsockets::rclose(left) };
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The rules of this process.
+
+use crate::rules::{self, Direction, Rule};
+use crate::system::report;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::{env, fs};
+
+/// Environment variable of the rules.
+pub(crate) const VARIABLE: &str = "DGIWARP_SOCKETS_RULES";
+
+/// File name of the program.
+pub(crate) fn program() -> &'static str {
+    static PROGRAM: OnceLock<String> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let path = fs::read_link("/proc/self/exe").unwrap_or_default();
+        let name = path.file_name().unwrap_or(Path::new("").as_os_str());
+        name.to_string_lossy().into_owned()
+    })
+}
+
+/// Whether sockets of this process may become rsockets.
+pub(crate) fn allow(port: u16, direction: Direction) -> bool {
+    static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
+    let rules = RULES.get_or_init(|| {
+        let text = env::var(VARIABLE).unwrap_or_default();
+        rules::parse(&text).unwrap_or_else(|wrong| {
+            report::warn(&format!(
+                "{VARIABLE}: {wrong:?} is no rule, and all sockets stay the system's"
+            ));
+            Rule::parse("off").into_iter().collect()
+        })
+    });
+    rules::decide(rules, program(), port, direction)
+}

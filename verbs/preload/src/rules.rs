@@ -1,0 +1,113 @@
+//! Rules of `DGIWARP_SOCKETS_RULES`: which sockets may become rsockets.
+//!
+//! A rule is `on` or `off` with conditions behind colons, `off:program=sshd:port=22:direction=listen`; rules are separated by commas or blanks. The first whose conditions all
+//! hold decides, and without one sockets may.
+
+use std::ops::RangeInclusive;
+
+/// Which end of connections a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Connect,
+    Listen,
+}
+
+/// One rule.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Rule {
+    on: bool,
+    program: Option<String>,
+    ports: Option<RangeInclusive<u16>>,
+    direction: Option<Direction>,
+}
+
+impl Rule {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(':');
+        let on = match parts.next()? {
+            "on" => true,
+            "off" => false,
+            _ => return None,
+        };
+        let mut rule = Self {
+            on,
+            program: None,
+            ports: None,
+            direction: None,
+        };
+        for part in parts {
+            match part.split_once('=')? {
+                ("program", name) => rule.program = Some(name.to_owned()),
+                ("port", ports) => {
+                    let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+                    rule.ports = Some(first.parse().ok()?..=last.parse().ok()?);
+                }
+                ("direction", "connect") => rule.direction = Some(Direction::Connect),
+                ("direction", "listen") => rule.direction = Some(Direction::Listen),
+                _ => return None,
+            }
+        }
+        Some(rule)
+    }
+
+    fn holds(&self, program: &str, port: u16, direction: Direction) -> bool {
+        self.program.as_ref().is_none_or(|it| it == program)
+            && self.ports.as_ref().is_none_or(|it| it.contains(&port))
+            && self.direction.is_none_or(|it| it == direction)
+    }
+}
+
+/// The rules of a text.
+///
+/// # Errors
+/// The first that is none.
+pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, &str> {
+    let rules = text.split([',', ' ', '\n']).filter(|it| !it.is_empty());
+    rules.map(|it| Rule::parse(it).ok_or(it)).collect()
+}
+
+/// Whether sockets may become rsockets.
+pub(crate) fn decide(rules: &[Rule], program: &str, port: u16, direction: Direction) -> bool {
+    let rule = rules.iter().find(|it| it.holds(program, port, direction));
+    rule.is_none_or(|it| it.on)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_rule_that_holds_decides() {
+        let rules = parse("on:port=80,off:program=sshd off:port=1-1023:direction=listen").unwrap();
+        for (program, port, direction, allowed) in [
+            ("sshd", 80, Direction::Listen, true),
+            ("sshd", 22, Direction::Connect, false),
+            ("nginx", 443, Direction::Listen, false),
+            ("nginx", 443, Direction::Connect, true),
+            ("nginx", 1024, Direction::Listen, true),
+        ] {
+            assert_eq!(
+                decide(&rules, program, port, direction),
+                allowed,
+                "{program} {port} {direction:?}"
+            );
+        }
+        assert!(decide(&[], "x", 1, Direction::Connect));
+    }
+
+    #[test]
+    fn other_text_is_no_rule() {
+        for text in [
+            "maybe",
+            "off:",
+            "off:port",
+            "off:port=x",
+            "off:port=1-70000",
+            "off:direction=both",
+            "off:host=x",
+        ] {
+            assert_eq!(parse(text), Err(text));
+        }
+        assert_eq!(parse(" , "), Ok(vec![]));
+    }
+}

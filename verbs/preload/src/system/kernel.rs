@@ -1,0 +1,95 @@
+//! Calls on the kernel's sockets that other modules make.
+
+use crate::system::address::{self, length_of};
+use crate::system::next;
+use libc::{c_int, pollfd, sockaddr_storage, socklen_t};
+use std::net::SocketAddr;
+use std::ptr;
+
+/// An option that is a number.
+pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut length = length_of::<c_int>();
+    // SAFETY: room for a number, and its length.
+    let result =
+        unsafe { next::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length) };
+    (result == 0).then_some(value)
+}
+
+/// Whether calls on a descriptor return instead of waiting.
+pub(crate) fn is_nonblocking(fd: c_int) -> bool {
+    // SAFETY: numbers only.
+    let flags = unsafe { next::fcntl(fd, libc::F_GETFL, 0) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
+/// The address that a socket is bound to.
+pub(crate) fn local(fd: c_int) -> Option<SocketAddr> {
+    // SAFETY: the room of the caller.
+    address::from(|to, length| unsafe { next::getsockname(fd, to, length) })
+}
+
+/// As [`local`], as C has it.
+pub(crate) fn raw_local(fd: c_int) -> Option<(sockaddr_storage, socklen_t)> {
+    // SAFETY: the room of the caller.
+    address::raw_from(|to, length| unsafe { next::getsockname(fd, to, length) })
+}
+
+/// poll(2) on descriptors of the kernel.
+pub(crate) fn poll(fds: &mut [pollfd], timeout: c_int) -> c_int {
+    let count = libc::nfds_t::try_from(fds.len()).unwrap_or(0);
+    // SAFETY: as many as the slice has.
+    unsafe { next::poll(fds.as_mut_ptr(), count, timeout) }
+}
+
+/// A descriptor to wait at until it is readable.
+pub(crate) const fn readable(fd: c_int) -> pollfd {
+    pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
+
+pub(crate) fn close(fd: c_int) {
+    // SAFETY: a descriptor of the caller.
+    unsafe { next::close(fd) };
+}
+
+/// A counter that is readable while it is not zero, and whose reads take one.
+pub(crate) fn semaphore() -> Option<c_int> {
+    let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE;
+    // SAFETY: numbers only.
+    let fd = unsafe { libc::eventfd(0, flags) };
+    (fd >= 0).then_some(fd)
+}
+
+/// Adds one to a [`semaphore`].
+pub(crate) fn release(fd: c_int) {
+    let one = 1_u64.to_ne_bytes();
+    // SAFETY: eight octets.
+    unsafe { next::write(fd, one.as_ptr().cast(), one.len()) };
+}
+
+/// Takes one from a [`semaphore`], unless it is zero.
+pub(crate) fn acquire(fd: c_int) -> bool {
+    let mut count = [0_u8; 8];
+    // SAFETY: room for eight octets.
+    unsafe { next::read(fd, count.as_mut_ptr().cast(), count.len()) == 8 }
+}
+
+/// Runs a function while the calling thread handles no signals; threads that it starts inherit this.
+pub(crate) fn without_signals<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: plain data for which zero is a valid value.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: room for a set.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: two sets.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    let result = body();
+    // SAFETY: the set of before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    result
+}

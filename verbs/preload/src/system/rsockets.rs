@@ -1,0 +1,103 @@
+//! The functions of rsockets, from the `librdmacm.so.1` that `dgiwarp-run` gives the process.
+
+use libc::{
+    c_int, c_long, c_void, epoll_event, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t,
+    ssize_t,
+};
+use std::ffi::CStr;
+use std::ptr;
+use std::sync::OnceLock;
+
+/// A loaded function.
+#[derive(Clone, Copy)]
+struct Address(*mut c_void);
+// SAFETY: the address of a function, which never changes.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
+fn find(name: &CStr) -> Address {
+    // SAFETY: a C string. The library stays loaded.
+    let library = unsafe { libc::dlopen(c"librdmacm.so.1".as_ptr(), libc::RTLD_NOW) };
+    if library.is_null() {
+        return Address(ptr::null_mut());
+    }
+    // SAFETY: a handle of dlopen(3) and a C string.
+    Address(unsafe { libc::dlsym(library, name.as_ptr()) })
+}
+
+macro_rules! rsockets {
+    ($( $name:ident($($argument:ident: $type:ty),*) -> $result:ty; )*) => {
+        /// Whether the library has every function.
+        pub(crate) fn are_there() -> bool {
+            static ALL: OnceLock<bool> = OnceLock::new();
+            *ALL.get_or_init(|| {
+                [$( concat!(stringify!($name), "\0") ),*]
+                    .into_iter()
+                    .filter_map(|name| CStr::from_bytes_with_nul(name.as_bytes()).ok())
+                    .all(|name| !find(name).0.is_null())
+            })
+        }
+        $(
+        /// The function of this name.
+        ///
+        /// # Safety
+        /// The contract of that function, and [`are_there`].
+        pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
+            type Function = unsafe extern "C" fn($($type),*) -> $result;
+            static FOUND: OnceLock<Address> = OnceLock::new();
+            let found = FOUND.get_or_init(|| find(
+                // SAFETY: the literal ends in its only zero.
+                unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) }
+            ));
+            // SAFETY: the function of this name has this type.
+            let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found.0) };
+            // SAFETY: the caller's contract.
+            unsafe { function($($argument),*) }
+        }
+    )* };
+}
+
+rsockets! {
+    rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    rbind(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int;
+    rlisten(fd: c_int, backlog: c_int) -> c_int;
+    raccept(fd: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    rconnect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int;
+    rshutdown(fd: c_int, how: c_int) -> c_int;
+    rclose(fd: c_int) -> c_int;
+    rrecv(fd: c_int, to: *mut c_void, size: size_t, flags: c_int) -> ssize_t;
+    rreadv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t;
+    rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    rsend(fd: c_int, from: *const c_void, size: size_t, flags: c_int) -> ssize_t;
+    rwritev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t;
+    rsendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
+    rgetsockname(fd: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    rgetpeername(fd: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    rgetsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int;
+    rsetsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int;
+    rfcntl(fd: c_int, command: c_int, argument: c_long) -> c_int;
+    repoll_create(flags: c_int) -> c_int;
+    repoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+    repoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int;
+}
+
+/// Sets whether calls on a connection wait.
+pub(crate) fn set_nonblocking(rsocket: c_int, nonblocking: bool) {
+    let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
+    // SAFETY: numbers only.
+    unsafe { rfcntl(rsocket, libc::F_SETFL, flags.into()) };
+}
+
+/// Polls one rsocket. Returns its events, none at the end of the time in milliseconds, or `None` with errno.
+pub(crate) fn poll_one(rsocket: c_int, events: i16, timeout: c_int) -> Option<i16> {
+    let mut fd = pollfd {
+        fd: rsocket,
+        events,
+        revents: 0,
+    };
+    // SAFETY: one descriptor.
+    let result = unsafe { rpoll(&raw mut fd, 1, timeout) };
+    (result >= 0).then_some(fd.revents)
+}

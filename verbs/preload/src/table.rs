@@ -1,0 +1,160 @@
+//! Faces: descriptors of the program that are more than the kernel's, each by its number.
+//!
+//! A face is one word, so that calls on all other descriptors cost one load, and no call on data takes a lock. The verbs library below calls functions of the C
+//! library too, and finds no face at its own descriptors.
+
+use libc::c_int;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Faces of a chunk, and chunks: as many as the kernel's greatest limit of descriptors.
+const CHUNK: usize = 1024;
+
+static CHUNKS: [OnceLock<Box<[AtomicU64; CHUNK]>>; CHUNK] = [const { OnceLock::new() }; CHUNK];
+
+/// A descriptor of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Face {
+    /// A TCP socket that this process made, neither connected nor listening by this library.
+    Socket,
+    /// A listening TCP socket, by its number in [`crate::listener`].
+    Listener(u32),
+    /// A connection: its rsocket. The kernel's socket at the number is not connected.
+    Connection {
+        rsocket: c_int,
+        /// It has `SO_RCVTIMEO` or `SO_SNDTIMEO`.
+        timed: bool,
+    },
+    /// An epoll set with its poll set of rsockets.
+    PollSet(c_int),
+    /// A connection of the process that forked this one.
+    Parents,
+}
+
+impl Face {
+    fn pack(self) -> u64 {
+        let number = |number: c_int| u64::from(number.cast_unsigned());
+        match self {
+            Self::Socket => 1 << 32,
+            Self::Listener(id) => 2 << 32 | u64::from(id),
+            Self::Connection { rsocket, timed } => {
+                3 << 32 | u64::from(timed) << 40 | number(rsocket)
+            }
+            Self::PollSet(set) => 4 << 32 | number(set),
+            Self::Parents => 5 << 32,
+        }
+    }
+
+    fn unpack(word: u64) -> Option<Self> {
+        let low = u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0);
+        Some(match word >> 32 & 0xff {
+            1 => Self::Socket,
+            2 => Self::Listener(low),
+            3 => Self::Connection {
+                rsocket: low.cast_signed(),
+                timed: word >> 40 & 1 == 1,
+            },
+            4 => Self::PollSet(low.cast_signed()),
+            5 => Self::Parents,
+            _ => return None,
+        })
+    }
+}
+
+/// The face of a descriptor.
+#[inline]
+pub(crate) fn get(fd: c_int) -> Option<Face> {
+    let at = usize::try_from(fd).ok()?;
+    let chunk = CHUNKS.get(at / CHUNK)?.get()?;
+    Face::unpack(chunk.get(at % CHUNK)?.load(Ordering::Acquire))
+}
+
+/// Makes a descriptor a face, or none. Returns the one that it was.
+pub(crate) fn replace(fd: c_int, face: Option<Face>) -> Option<Face> {
+    let at = usize::try_from(fd).ok()?;
+    let chunk = CHUNKS.get(at / CHUNK)?;
+    if face.is_none() && chunk.get().is_none() {
+        return None;
+    }
+    let chunk = chunk.get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK]));
+    let word = face.map_or(0, Face::pack);
+    Face::unpack(chunk.get(at % CHUNK)?.swap(word, Ordering::AcqRel))
+}
+
+/// All faces with their descriptors.
+pub(crate) fn all() -> Vec<(c_int, Face)> {
+    let chunks = CHUNKS.iter().enumerate();
+    let chunks = chunks.filter_map(|(at, chunk)| Some((at, chunk.get()?)));
+    let words = chunks.flat_map(|(at, chunk)| {
+        let words = chunk.iter().enumerate();
+        words.map(move |(n, word)| (at * CHUNK + n, word.load(Ordering::Acquire)))
+    });
+    words
+        .filter_map(|(fd, word)| Some((c_int::try_from(fd).ok()?, Face::unpack(word)?)))
+        .collect()
+}
+
+/// State that all faces of a connection share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Descriptors, which dup(2) has made one connection of.
+    pub(crate) faces: usize,
+    /// Milliseconds of `SO_RCVTIMEO` and `SO_SNDTIMEO`; 0 is none.
+    pub(crate) receive_timeout: c_int,
+    pub(crate) send_timeout: c_int,
+    /// The program has ended its sending direction.
+    pub(crate) shut: bool,
+}
+
+static SHARED: Mutex<BTreeMap<c_int, Shared>> = Mutex::new(BTreeMap::new());
+
+/// Connections by their rsockets.
+pub(crate) fn shared() -> MutexGuard<'static, BTreeMap<c_int, Shared>> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes a descriptor the face of a new connection.
+pub(crate) fn connected(fd: c_int, rsocket: c_int) {
+    let first = Shared {
+        faces: 1,
+        ..Shared::default()
+    };
+    shared().insert(rsocket, first);
+    let timed = false;
+    replace(fd, Some(Face::Connection { rsocket, timed }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faces_come_back_as_they_went() {
+        let fd = 1_000_000;
+        assert_eq!(get(fd), None);
+        assert_eq!(get(-1), None);
+        let mut before = None;
+        for face in [
+            Face::Socket,
+            Face::Listener(7),
+            Face::Connection {
+                rsocket: 12,
+                timed: true,
+            },
+            Face::Connection {
+                rsocket: 70_000,
+                timed: false,
+            },
+            Face::PollSet(9),
+            Face::Parents,
+        ] {
+            assert_eq!(replace(fd, Some(face)), before);
+            assert_eq!(get(fd), Some(face));
+            assert!(all().contains(&(fd, face)));
+            before = Some(face);
+        }
+        assert_eq!(replace(fd, None), before);
+        assert_eq!(get(fd), None);
+    }
+}
