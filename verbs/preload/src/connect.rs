@@ -26,7 +26,10 @@ pub(crate) unsafe fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
     // SAFETY: as above.
     match unsafe { attempt(fd, peer, to, length) } {
         Ok(rsocket) => {
-            table::connected(fd, rsocket);
+            // SAFETY: as above.
+            let named = unsafe { address::with_port(to, length, peer.port()) };
+            let length = length.min(length_of::<libc::sockaddr_storage>());
+            table::connected(fd, rsocket, Some((named, length)));
             take_timeouts(fd, rsocket);
             report::upgraded(Direction::Connect, Some(peer));
             Some(rsocket)
@@ -52,10 +55,13 @@ unsafe fn attempt(
     if kernel::local(fd).is_none_or(|it| it.port() != 0) {
         return Err("the socket has a port already");
     }
-    peers::check(unspecified_is_local(peer))?;
     if !rsockets::are_there() {
         return Err("librdmacm.so.1 has no rsockets");
     }
+    let port = peers::check(unspecified_is_local(peer))?;
+    // SAFETY: the program's address.
+    let to = unsafe { address::with_port(to, length, port) };
+    let length = length.min(length_of::<libc::sockaddr_storage>());
     let domain = if length >= length_of::<libc::sockaddr_in6>() && peer_is_v6(fd) {
         libc::AF_INET6
     } else {
@@ -67,8 +73,8 @@ unsafe fn attempt(
         return Err("the device makes no rsockets");
     }
     rsockets::set_nonblocking(rsocket, true);
-    // SAFETY: the program's address.
-    let begun = unsafe { rsockets::rconnect(rsocket, to, length) } == 0
+    // SAFETY: an address of this length.
+    let begun = unsafe { rsockets::rconnect(rsocket, (&raw const to).cast(), length) } == 0
         || errno::get() == libc::EINPROGRESS;
     let result = if begun {
         wait(rsocket)

@@ -1,7 +1,7 @@
 //! Peers that take rsockets at a port.
 //!
-//! A plain server must not receive MPA's startup, so a client finds out first: on this host by the marks of ports that rdma_cm has, on others by a port query
-//! (`rfc-notes/datagram-mapping.md` §10.1), which listeners beside a TCP socket answer.
+//! A plain server must receive neither MPA's startup nor a connection that is not used, so a client sends a port query first (`rfc-notes/datagram-mapping.md` §10.1), and
+//! connects to the TCP port that the answer names. On this host, a port without a mark of rdma_cm is not queried.
 
 use dgiwarp_engine::cm::ports::{Found, MARK_SLOTS, PortQuery, mark_name};
 use libc::c_int;
@@ -20,11 +20,11 @@ const PATIENCE: Duration = Duration::from_millis(60);
 /// Results that are remembered.
 const MAX_REMEMBERED: usize = 1024;
 
-type Results = Option<HashMap<SocketAddr, (Instant, Result<(), &'static str>)>>;
+type Results = Option<HashMap<SocketAddr, (Instant, &'static str)>>;
 
 static RESULTS: Mutex<Results> = Mutex::new(None);
 
-/// Results that hold for a while, by address.
+/// Reasons for which a server is not tried for a while, by address. An answer is not remembered: the listener may have ended.
 pub(crate) fn results() -> MutexGuard<'static, Results> {
     RESULTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -34,40 +34,38 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Whether a server at the address takes rsockets.
+/// The TCP port at which a server takes rsockets, as rsockets count it.
 ///
 /// # Errors
 /// Why none is tried.
-pub(crate) fn check(to: SocketAddr) -> Result<(), &'static str> {
-    if let Some((until, result)) = results().as_ref().and_then(|it| it.get(&to))
-        && now() < *until
+pub(crate) fn check(to: SocketAddr) -> Result<u16, &'static str> {
+    let known = results().as_ref().and_then(|it| it.get(&to)).copied();
+    if let Some((until, reason)) = known
+        && now() < until
     {
-        return *result;
+        return Err(reason);
     }
-    if is_local(to.ip()) {
-        return if is_marked(device_port(to.port())) {
-            Ok(())
-        } else {
-            Err("the port has no listener of rsockets on this host")
-        };
+    let is_local = is_local(to.ip());
+    if is_local && !is_marked(device_port(to.port())) {
+        return Err("the port has no listener of rsockets on this host");
     }
     let result = query(to);
-    remember(to, result);
-    result
+    if let Err(reason) = result
+        && !is_local
+    {
+        avoid(to, reason);
+    }
+    result.map(|port| port.wrapping_sub(device_port(0)))
 }
 
 /// No attempt is made for a while.
 pub(crate) fn avoid(to: SocketAddr, reason: &'static str) {
-    remember(to, Err(reason));
-}
-
-fn remember(to: SocketAddr, result: Result<(), &'static str>) {
     let mut results = results();
     let results = results.get_or_insert_default();
     if results.len() >= MAX_REMEMBERED {
         results.clear();
     }
-    results.insert(to, (now() + HOLDS, result));
+    results.insert(to, (now() + HOLDS, reason));
 }
 
 /// Whether an address is one of this host's: another one cannot be bound.
@@ -95,7 +93,8 @@ fn is_marked(port: u16) -> bool {
     })
 }
 
-fn query(mut to: SocketAddr) -> Result<(), &'static str> {
+/// The TCP port of a moved listener.
+fn query(mut to: SocketAddr) -> Result<u16, &'static str> {
     to.set_port(device_port(to.port()));
     let any: SocketAddr = match to {
         SocketAddr::V4(_) => ([0; 4], 0).into(),
@@ -116,7 +115,7 @@ fn query(mut to: SocketAddr) -> Result<(), &'static str> {
             }
         }
         match query.poll_event() {
-            Some(Found::Moved(_)) => return Ok(()),
+            Some(Found::Moved(port)) => return Ok(port.get()),
             Some(Found::Here) => return Err("the host has no listener of rsockets at the port"),
             None => {}
         }

@@ -3,7 +3,7 @@
 //! A face is one word, so that calls on all other descriptors cost one load, and no call on data takes a lock. The verbs library below calls functions of the C
 //! library too, and finds no face at its own descriptors.
 
-use libc::c_int;
+use libc::{c_int, sockaddr_storage, socklen_t};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -96,7 +96,7 @@ pub(crate) fn all() -> Vec<(c_int, Face)> {
 }
 
 /// State that all faces of a connection share.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Shared {
     /// Descriptors, which dup(2) has made one connection of.
     pub(crate) faces: usize,
@@ -105,6 +105,8 @@ pub(crate) struct Shared {
     pub(crate) send_timeout: c_int,
     /// The program has ended its sending direction.
     pub(crate) shut: bool,
+    /// Address that the program connected to: the rsocket's peer has another port.
+    pub(crate) named: Option<(sockaddr_storage, socklen_t)>,
 }
 
 static SHARED: Mutex<BTreeMap<c_int, Shared>> = Mutex::new(BTreeMap::new());
@@ -115,9 +117,10 @@ pub(crate) fn shared() -> MutexGuard<'static, BTreeMap<c_int, Shared>> {
 }
 
 /// Makes a descriptor the face of a new connection.
-pub(crate) fn connected(fd: c_int, rsocket: c_int) {
+pub(crate) fn connected(fd: c_int, rsocket: c_int, named: Option<(sockaddr_storage, socklen_t)>) {
     let first = Shared {
         faces: 1,
+        named,
         ..Shared::default()
     };
     shared().insert(rsocket, first);

@@ -3,7 +3,7 @@
 use crate::connect::take_timeouts;
 use crate::functions::setup::duplicated;
 use crate::process;
-use crate::system::{errno, next, rsockets};
+use crate::system::{address, errno, next, rsockets};
 use crate::table::{self, Face};
 use libc::{
     F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, IPPROTO_TCP, O_NONBLOCK, SO_ERROR, SO_KEEPALIVE,
@@ -76,11 +76,17 @@ unsafe extern "C" fn getsockname(fd: c_int, to: *mut sockaddr, length: *mut sock
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getpeername(fd: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int {
-    match rsocket(fd) {
+    let Some(rsocket) = rsocket(fd) else {
         // SAFETY: the caller's arguments.
-        Some(rsocket) => unsafe { rsockets::rgetpeername(rsocket, to, length) },
+        return unsafe { next::getpeername(fd, to, length) };
+    };
+    let named = table::shared().get(&rsocket).and_then(|it| it.named);
+    match named {
+        // SAFETY: the caller's room.
+        Some(named) if unsafe { address::write(named, to, length) } => 0,
+        Some(_) => errno::fail(libc::EFAULT),
         // SAFETY: the caller's arguments.
-        None => unsafe { next::getpeername(fd, to, length) },
+        None => unsafe { rsockets::rgetpeername(rsocket, to, length) },
     }
 }
 

@@ -40,7 +40,6 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         {
             sets::add_bell(fd, queue.bell);
         }
-        errno::set(0);
     }
     result
 }
@@ -67,7 +66,7 @@ unsafe fn accepted(
         return errno::fail(error);
     }
     rsockets::set_nonblocking(rsocket, flags & SOCK_NONBLOCK != 0);
-    table::connected(fd, rsocket);
+    table::connected(fd, rsocket, None);
     // SAFETY: room of the caller.
     let peer = address::from(|to, length| unsafe { rsockets::rgetpeername(rsocket, to, length) });
     report::upgraded(Direction::Listen, peer);

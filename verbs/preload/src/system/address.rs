@@ -55,3 +55,46 @@ pub(crate) fn raw_from(
     let result = call((&raw mut storage).cast(), &raw mut length);
     (result == 0).then_some((storage, length.min(length_of::<sockaddr_storage>())))
 }
+
+/// A copy of an IP address with another port, which both families have at one place.
+///
+/// # Safety
+/// `address` has `length` octets.
+pub(crate) unsafe fn with_port(
+    address: *const sockaddr,
+    length: socklen_t,
+    port: u16,
+) -> sockaddr_storage {
+    // SAFETY: plain data for which zero is a valid value.
+    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let size = usize::try_from(length.min(length_of::<sockaddr_storage>())).unwrap_or(0);
+    let to = &raw mut storage;
+    // SAFETY: as many octets as both have.
+    unsafe { std::ptr::copy_nonoverlapping(address.cast::<u8>(), to.cast::<u8>(), size) };
+    // SAFETY: the storage is longer than an IPv4 address and as well aligned.
+    unsafe { (*to.cast::<sockaddr_in>()).sin_port = port.to_be() };
+    storage
+}
+
+/// Writes an address to the program's room, cut to it, and its length.
+///
+/// # Safety
+/// The pointers are NULL or valid, and the length that of the room.
+pub(crate) unsafe fn write(
+    (storage, size): (sockaddr_storage, socklen_t),
+    to: *mut sockaddr,
+    length: *mut socklen_t,
+) -> bool {
+    if to.is_null() || length.is_null() {
+        return false;
+    }
+    // SAFETY: not NULL, so a length.
+    let room = unsafe { length.read() };
+    let some = usize::try_from(room.min(size)).unwrap_or(0);
+    let from = (&raw const storage).cast::<u8>();
+    // SAFETY: as much room as the program names, and no more than the address has.
+    unsafe { std::ptr::copy_nonoverlapping(from, to.cast::<u8>(), some) };
+    // SAFETY: as above.
+    unsafe { length.write(size) };
+    true
+}
