@@ -182,6 +182,21 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian],
     },
     Package {
+        name: "netcat-openbsd",
+        proof: Proof::Program("nc.openbsd"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "redis-server",
+        proof: Proof::Program("redis-server"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "python3",
+        proof: Proof::Program("python3"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "webfs",
         proof: Proof::Program("webfsd"),
         groups: &[Name::Debian],

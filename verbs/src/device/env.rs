@@ -9,6 +9,12 @@ use std::sync::Once;
 const PERSONA_HELP: &str = "what programs take the device for: roce (transport InfiniBand) or iwarp (an RNIC, which behaves as the RFCs have it: \
      DGIWARP_HELLO=0, DGIWARP_COMPLETION=local, DGIWARP_NO_RECEIVE=terminate unless they are set)";
 
+/// Rules of the preload library of `dgiwarp-run --sockets`, which reads them itself.
+const SOCKETS_RULES: &str = "DGIWARP_SOCKETS_RULES";
+/// Help text of the rules.
+const SOCKETS_RULES_HELP: &str = "which TCP sockets become rsockets under dgiwarp-run --sockets: rules such as off:program=sshd:port=22:direction=listen, separated by commas, \
+     of which the first that applies decides; empty for all";
+
 /// An environment variable of this crate.
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
@@ -19,7 +25,7 @@ pub(crate) struct Variable {
 }
 
 /// The environment variables of this crate.
-pub(crate) fn own() -> [Variable; 2] {
+pub(crate) fn own() -> [Variable; 3] {
     [
         Variable {
             name: persona::VARIABLE,
@@ -32,6 +38,12 @@ pub(crate) fn own() -> [Variable; 2] {
             present: log::present().to_string(),
             default: log::DEFAULT.to_string(),
             help: log::HELP,
+        },
+        Variable {
+            name: SOCKETS_RULES,
+            present: std::env::var(SOCKETS_RULES).unwrap_or_default(),
+            default: String::new(),
+            help: SOCKETS_RULES_HELP,
         },
     ]
 }

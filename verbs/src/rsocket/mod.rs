@@ -9,6 +9,7 @@
 mod calls;
 mod datagram;
 mod device;
+mod edges;
 mod events;
 mod iovec;
 mod options;

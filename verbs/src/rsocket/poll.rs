@@ -1,10 +1,11 @@
 //! `rpoll(3)` and `rselect(3)`: readiness of sockets and of other descriptors together.
 
 use crate::ffi::poll;
+use crate::rsocket::edges::Interest;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::table::Socket;
 use crate::rsocket::wait::{now, readable, sleep, waker};
-use libc::{POLLHUP, POLLIN, POLLOUT, c_int, c_short, fd_set, pollfd};
+use libc::{POLLHUP, POLLIN, POLLOUT, c_int, fd_set, pollfd};
 use nix::errno::Errno;
 use std::time::{Duration, Instant};
 
@@ -93,7 +94,7 @@ fn sleep_at(
 ) -> Result<(), Errno> {
     let pairs = || fds.iter().zip(watched);
     let sockets: Vec<_> = pairs()
-        .filter_map(|(fd, watched)| Some((watched.socket.clone()?, fd.events)))
+        .filter_map(|(fd, watched)| Some((watched.socket.clone()?, Interest::level(fd.events))))
         .collect();
     let others = pairs()
         .filter(|(_, watched)| watched.socket.is_none())
@@ -104,7 +105,7 @@ fn sleep_at(
 
 /// Sleeps until a socket has one of its events or another descriptor is ready, until the calling thread's waker was used, or as [`sleep`] does.
 pub(super) fn sleep_beside(
-    sockets: &[(Socket, c_short)],
+    sockets: &[(Socket, Interest)],
     others: Vec<pollfd>,
     deadline: Option<Instant>,
     settings: &Settings,
@@ -113,8 +114,8 @@ pub(super) fn sleep_beside(
     let mut descriptors = others;
     let mut armed = 0;
     let mut ready = false;
-    for (socket, events) in sockets {
-        let Ok(found) = socket.arm(*events, waker) else {
+    for (socket, interest) in sockets {
+        let Ok(found) = socket.arm(*interest, waker) else {
             ready = true;
             break;
         };

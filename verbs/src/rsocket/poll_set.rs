@@ -1,17 +1,18 @@
 //! Poll sets, `repoll_create(3)`, `repoll_ctl(3)` and `repoll_wait(3)`: epoll(7) on sockets and on other descriptors together.
 //!
 //! The descriptor of a set is that of an epoll set of the kernel, which has the descriptors that are no sockets as its members. The sockets are a list beside
-//! it. A wait checks each of them, level-triggered, then sleeps at all of them and at the kernel's set.
+//! it. A wait checks each of them, then sleeps at all of them and at the kernel's set.
 
 use crate::ffi::fork::ProcessTable;
 use crate::ffi::{minus_one, minus_one_making};
+use crate::rsocket::edges::{Edges, Interest};
 use crate::rsocket::poll::sleep_beside;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::table::Socket;
 use crate::rsocket::wait::{Waiters, now, readable, waker};
 use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLONESHOT, EPOLLOUT, c_int, c_short,
-    epoll_event,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT,
+    EPOLLRDHUP, c_int, c_short, epoll_event,
 };
 use nix::errno::Errno;
 use parking_lot::{Mutex, MutexGuard};
@@ -49,6 +50,10 @@ struct Member {
     socket: Socket,
     /// Events to report, as those of poll(2), which have the numbers of epoll(7).
     events: c_short,
+    /// Reported once for each change of a connection (`EPOLLET`).
+    edge: bool,
+    /// Changes until the last report of a member with `edge`.
+    seen: Option<Edges>,
     /// Reported once, and then not before `EPOLL_CTL_MOD`.
     one_shot: bool,
     /// `false` after the report of a member with `one_shot`.
@@ -70,7 +75,7 @@ pub(super) fn forget(socket: &Socket) {
 
 /// Events that a socket can report, of those that a program asked for.
 fn asked(events: u32) -> c_short {
-    let known = u32::try_from(EPOLLIN | EPOLLOUT).unwrap_or(0);
+    let known = u32::try_from(EPOLLIN | EPOLLOUT | EPOLLRDHUP).unwrap_or(0);
     c_short::try_from(events & known).unwrap_or(0)
 }
 
@@ -240,7 +245,7 @@ impl PollSet {
             }
             members.waiters.add(waker);
             let enabled = members.sockets.iter().filter(|it| it.enabled);
-            let sockets: Vec<_> = enabled.map(|it| (it.socket.clone(), it.events)).collect();
+            let sockets: Vec<_> = enabled.map(Member::interest).collect();
             let others = members
                 .has_others
                 .then(|| readable(self.kernel.as_raw_fd()));
@@ -258,10 +263,36 @@ impl Member {
         Self {
             socket,
             events: asked(event.events),
+            edge: event.events & EPOLLET.cast_unsigned() != 0,
+            seen: None,
             one_shot: event.events & one_shot != 0,
             enabled: true,
             data: event.u64,
         }
+    }
+
+    /// Events to wait for.
+    fn interest(&self) -> (Socket, Interest) {
+        let interest = Interest {
+            events: self.events,
+            seen: self.seen,
+        };
+        (self.socket.clone(), interest)
+    }
+
+    /// Events to report now.
+    fn take(&mut self) -> c_short {
+        let (found, edges) = self.socket.check_edges(self.events);
+        let interest = Interest {
+            events: self.events,
+            seen: self.seen,
+        };
+        if !interest.is_met(found, edges) {
+            return 0;
+        }
+        self.seen = edges.filter(|_| self.edge);
+        self.enabled = !self.one_shot;
+        found
     }
 
     /// Whether a descriptor is the socket's.
@@ -283,11 +314,10 @@ impl Members {
             if !member.enabled {
                 continue;
             }
-            let found = member.socket.check(member.events);
+            let found = member.take();
             if found == 0 {
                 continue;
             }
-            member.enabled = !member.one_shot;
             place.write(epoll_event {
                 events: u32::try_from(found).unwrap_or(0),
                 u64: member.data,

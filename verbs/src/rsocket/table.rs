@@ -2,6 +2,7 @@
 
 use crate::ffi::fork::ProcessTable;
 use crate::rsocket::datagram::DatagramSocket;
+use crate::rsocket::edges::{Edges, Interest};
 use crate::rsocket::stream::socket::StreamSocket;
 use libc::{c_int, c_short, pollfd};
 use nix::errno::Errno;
@@ -107,14 +108,19 @@ impl Socket {
 
     /// Events of poll(2) that the socket has now.
     pub(super) fn check(&self, events: c_short) -> c_short {
+        self.check_edges(events).0
+    }
+
+    /// Events of poll(2) that the socket has now, and the changes until then of a socket with edges.
+    pub(super) fn check_edges(&self, events: c_short) -> (c_short, Option<Edges>) {
         match self {
             Self::Stream(stream) => stream.check(events),
-            Self::Datagram(datagram) => datagram.check(events),
+            Self::Datagram(datagram) => (datagram.check(events), None),
         }
     }
 
     /// Prepares the calling thread to sleep until an event, unless one is there: that is the error.
-    pub(super) fn arm(&self, events: c_short, waker: RawFd) -> Result<[pollfd; 2], c_short> {
+    pub(super) fn arm(&self, interest: Interest, waker: RawFd) -> Result<[pollfd; 2], c_short> {
         match self {
             Self::Stream(stream) => {
                 let unused = pollfd {
@@ -122,9 +128,9 @@ impl Socket {
                     events: 0,
                     revents: 0,
                 };
-                stream.arm(events, waker).map(|it| [it, unused])
+                stream.arm(interest, waker).map(|it| [it, unused])
             }
-            Self::Datagram(datagram) => datagram.arm(events, waker),
+            Self::Datagram(datagram) => datagram.arm(interest.events, waker),
         }
     }
 

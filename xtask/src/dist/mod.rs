@@ -3,7 +3,7 @@
 //! ```text
 //! dist/dgiwarp-VERSION/bin/               the programs
 //!                      include/           headers beside rdma-core's
-//!                      lib/dgiwarp/       libdgiwarp_verbs.so and the two names that programs ask for, libdgiwarp_paths.so
+//!                      lib/dgiwarp/       libdgiwarp_verbs.so and the two names that programs ask for, libdgiwarp_paths.so, libdgiwarp_sockets.so
 //!                      lib/pkgconfig/     dgiwarp.pc, for programs that are linked to it
 //!                      share/man/         manual pages
 //!                      share/bash-completion/, share/zsh/, share/fish/

@@ -17,6 +17,8 @@ const LIBRARY: &str = "libdgiwarp_verbs.so";
 const LIBRARY_NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 /// The library that shows programs a device below `/dev` and `/sys`.
 const PATHS_LIBRARY: &str = "libdgiwarp_paths.so";
+/// The library that makes rsockets of TCP sockets.
+const SOCKETS_LIBRARY: &str = "libdgiwarp_sockets.so";
 /// Packages whose programs are tools of the workspace, not of its users.
 const NOT_FOR_USERS: [&str; 1] = ["xtask"];
 /// Documents that go to `share/doc/dgiwarp`.
@@ -63,7 +65,7 @@ pub(super) fn lay_out(
         super::run(Command::new(&to).arg("--generate").arg(tree))?;
     }
     let lib = tree.join("lib/dgiwarp");
-    for library in [LIBRARY, PATHS_LIBRARY] {
+    for library in [LIBRARY, PATHS_LIBRARY, SOCKETS_LIBRARY] {
         let built = built.join(library);
         copy_stripped(built.as_std_path(), &lib.join(library), FILE_MODE)?;
     }

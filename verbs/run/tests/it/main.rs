@@ -26,6 +26,7 @@ mod run;
 mod same_host;
 mod sanitizers;
 mod services;
+mod sockets;
 mod symbols;
 mod traffic;
 mod valgrind;

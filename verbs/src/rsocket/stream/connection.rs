@@ -2,6 +2,7 @@
 
 use crate::ffi::errno;
 use crate::rsocket::device::Device;
+use crate::rsocket::edges::Edges;
 use crate::rsocket::events::Mailbox;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::stream::maps::Maps;
@@ -53,6 +54,9 @@ pub(in crate::rsocket) struct Data {
     pub(in crate::rsocket) lost: Option<Errno>,
     pub(in crate::rsocket) waiters: Waiters,
     pub(in crate::rsocket) maps: Maps,
+    pub(in crate::rsocket) edges: Edges,
+    /// A call has found no room to send, and none has come since.
+    pub(in crate::rsocket) starved: bool,
 }
 
 impl Data {
@@ -65,6 +69,25 @@ impl Data {
     pub(in crate::rsocket) fn can_read(&self) -> bool {
         let stream = self.stream.as_ref();
         self.lost.is_some() || stream.is_some_and(|it| it.buffered() > 0 || !it.is_readable())
+    }
+
+    /// Whether octets may come yet.
+    pub(in crate::rsocket) fn is_readable(&self) -> bool {
+        self.stream.as_ref().is_none_or(Stream::is_readable)
+    }
+
+    /// Directions that have not ended, and octets to read: what an edge changes.
+    fn levels(&self) -> (usize, bool, bool) {
+        let writable = self.stream.as_ref().is_none_or(Stream::is_writable);
+        (self.buffered(), self.is_readable(), writable)
+    }
+
+    /// Counts the room that came since a call found none.
+    fn note_room(&mut self) {
+        if self.starved && self.can_send() {
+            self.starved = false;
+            self.edges.has_room();
+        }
     }
 
     /// Whether a send would not wait.
@@ -154,6 +177,8 @@ impl Connection {
                 lost: None,
                 waiters: Waiters::default(),
                 maps: Maps::default(),
+                edges: Edges::default(),
+                starved: false,
             }),
         };
         for n in 0..receives {
@@ -189,6 +214,7 @@ impl Connection {
         if let Some(stream) = &mut data.stream {
             stream.handle_end();
         }
+        data.edges.ended();
         data.waiters.wake();
     }
 
@@ -241,6 +267,7 @@ impl Connection {
             return;
         }
         let n = usize::try_from(wc.wr_id & !RECEIVE).unwrap_or(0);
+        let before = data.levels();
         if let Some(stream) = &mut data.stream {
             let taken = match wc.immediate {
                 Some(word) => stream.handle_word(word),
@@ -257,6 +284,12 @@ impl Connection {
                 self.qp.flush();
                 return;
             }
+        }
+        let after = data.levels();
+        if (before.1, before.2) != (after.1, after.2) {
+            data.edges.ended();
+        } else if before.0 != after.0 {
+            data.edges.came();
         }
         // Fails where the connection has ended, which a completion reports.
         let _ = self.post_receive(n);
@@ -413,6 +446,7 @@ impl Connection {
         if let Some(stream) = &mut data.stream {
             self.read_target(stream);
         }
+        data.note_room();
     }
 
     /// Prepares the calling thread to sleep, unless the stream is ready already.
@@ -462,6 +496,7 @@ impl Connection {
         if let Some(stream) = &mut data.stream {
             stream.shut_down(how);
         }
+        data.edges.ended();
         self.post_due(&mut data);
         data.waiters.wake();
         drop(data);

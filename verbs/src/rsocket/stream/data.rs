@@ -63,6 +63,7 @@ impl Connection {
                 stream.send(most)
             });
             let Some(post) = post else {
+                data.starved = true;
                 drop(data);
                 if let Err(errno) = waiting.wait(self, Data::can_send) {
                     return partial(done, errno);

@@ -3,6 +3,7 @@
 use crate::cm::addr::address;
 use crate::ffi::{check_memory, errno, poll};
 use crate::rsocket::device::{Device, device};
+use crate::rsocket::edges::{Edges, Interest};
 use crate::rsocket::events::{Mailbox, cause};
 use crate::rsocket::settings::Settings;
 use crate::rsocket::stream::connection::{Connection, Data};
@@ -11,7 +12,7 @@ use crate::rsocket::wait::Waiting;
 use crate::rsocket::wait::now;
 use dgiwarp::{ChannelListener, ConnectionPort, MpaConfig, PortOptions, RcRequest, ReadDepths};
 use dgiwarp_sockets::{Config, Shutdown};
-use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, c_int, c_short, pollfd};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, c_int, c_short, pollfd};
 use nix::errno::Errno;
 use parking_lot::{Mutex, MutexGuard};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -457,8 +458,8 @@ impl StreamSocket {
         keepalive::begin(self.mailbox.key, seconds, Box::new(send))
     }
 
-    /// Events of poll(2) that the socket has now.
-    pub(in crate::rsocket) fn check(&self, events: c_short) -> c_short {
+    /// Events of poll(2) that the socket has now, and the changes of a connection until then.
+    pub(in crate::rsocket) fn check(&self, events: c_short) -> (c_short, Option<Edges>) {
         if matches!(self.lock().phase, Phase::Connecting(_)) {
             let _ = self.finish_connect();
         }
@@ -466,29 +467,37 @@ impl StreamSocket {
             let state = self.lock();
             match &state.phase {
                 Phase::Connected(connection) => Arc::clone(connection),
-                Phase::Listening(_) if self.mailbox.has_request() => return events & POLLIN,
-                Phase::Failed => return events & (POLLIN | POLLOUT) | POLLERR,
+                Phase::Listening(_) if self.mailbox.has_request() => {
+                    return (events & POLLIN, None);
+                }
+                Phase::Failed => return (events & (POLLIN | POLLOUT) | POLLERR, None),
                 // As a socket of TCP that was never connected.
-                Phase::Idle | Phase::Bound(_) => return events & POLLOUT | POLLHUP,
-                Phase::Connecting(_) | Phase::Listening(_) => return 0,
+                Phase::Idle | Phase::Bound(_) => return (events & POLLOUT | POLLHUP, None),
+                Phase::Connecting(_) | Phase::Listening(_) => return (0, None),
             }
         };
         let mut data = connection.lock();
         connection.advance(&mut data);
-        readiness(&data, events)
+        (readiness(&data, events), Some(data.edges))
     }
 
     /// Prepares the calling thread to sleep, unless an event is there. The descriptor to sleep at.
-    pub(in crate::rsocket) fn arm(&self, events: c_short, waker: c_int) -> Result<pollfd, c_short> {
+    pub(in crate::rsocket) fn arm(
+        &self,
+        interest: Interest,
+        waker: c_int,
+    ) -> Result<pollfd, c_short> {
+        let events = interest.events;
         match self.connected() {
             Some(connection) => {
-                let ready = |data: &Data| readiness(data, events) != 0;
+                let ready =
+                    |data: &Data| interest.is_met(readiness(data, events), Some(data.edges));
                 if connection.arm(waker, ready) {
                     return Err(readiness(&connection.lock(), events));
                 }
                 Ok(crate::rsocket::wait::readable(connection.wait_fd()))
             }
-            None => match self.check(events) {
+            None => match self.check(events).0 {
                 0 => Ok(crate::rsocket::wait::readable(self.mailbox.fd())),
                 found => Err(found),
             },
@@ -510,6 +519,9 @@ fn readiness(data: &Data, events: c_short) -> c_short {
     }
     if data.can_send() {
         found |= events & POLLOUT;
+    }
+    if !data.is_readable() {
+        found |= events & POLLRDHUP;
     }
     // Octets that came before the end are read first: programs take POLLHUP for the end.
     if data.buffered() > 0 && events & POLLIN != 0 {

@@ -85,8 +85,9 @@ impl Scene {
         let copies = tempfile::tempdir().unwrap();
         fs::set_permissions(copies.path(), Permissions::from_mode(0o755)).unwrap();
         self.run = copies.path().join("dgiwarp-run");
-        let paths = library().with_file_name("libdgiwarp_paths.so");
-        for file in [PathBuf::from(RUN), library(), paths] {
+        let beside = |name| library().with_file_name(name);
+        let more = ["libdgiwarp_paths.so", "libdgiwarp_sockets.so"].map(beside);
+        for file in [PathBuf::from(RUN), library()].into_iter().chain(more) {
             fs::copy(&file, copies.path().join(file.file_name().unwrap())).unwrap();
         }
         self._copies = Some(copies);

@@ -1,0 +1,298 @@
+//! Unmodified programs of TCP sockets under `dgiwarp-run --sockets`: against each other, and against plain ones. Messages on standard error prove which way a connection took.
+
+use crate::common::scene::{Family, Place, Scene};
+use crate::common::session::{self, End, Finish};
+use crate::common::{RUN, have, scratch, succeed};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Both ways of a connection are reported.
+const INFO: &[(&str, &str)] = &[("DGIWARP_LOG", "info")];
+const OFF: &[(&str, &str)] = &[
+    ("DGIWARP_LOG", "info"),
+    (
+        "DGIWARP_SOCKETS_RULES",
+        "off:program=curl:direction=connect",
+    ),
+];
+const TAKES: &[&str] = &["takes rsockets", "connection from", "upgraded"];
+const UPGRADED: &[&str] = &["connection to", "upgraded"];
+const PLAIN: &[&str] = &["plain: the port has no listener of rsockets on this host"];
+
+/// A server whose connections are upgraded.
+const fn server(line: &'static str) -> End {
+    End::server(line).environment(INFO).complains(TAKES)
+}
+
+/// A client whose connections are upgraded.
+const fn client(line: &'static str) -> End {
+    End::client(line).environment(INFO).complains(UPGRADED)
+}
+
+/// The scene of programs from these packages; `None` skips the test.
+fn scene(test: &str, place: Place, programs: &[(&str, &str)]) -> Option<Scene> {
+    let there = programs
+        .iter()
+        .all(|(program, package)| have(test, program, package));
+    there.then(|| Scene::new(test, place))?
+}
+
+const PYTHON: (&str, &str) = ("python3", "python3");
+
+/// A script of `tests/python`.
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/python")
+        .join(name)
+}
+
+const HTTP_SERVER: &str =
+    "--sockets python3 -m http.server {port} --bind {server} --directory {program}";
+const CURL: &str = "--sockets curl -sS -m 20 http://{server}:{port}/file";
+const CURL6: &str = "--sockets curl -gsS -m 20 http://[{server}]:{port}/file";
+
+fn served(test: &str) -> PathBuf {
+    let folder = scratch(test);
+    fs::write(folder.join("file"), "octets of a file").unwrap();
+    folder
+}
+
+#[test]
+fn an_http_server_serves_upgraded_and_plain_clients() {
+    let test = "sockets_http";
+    let Some(scene) = scene(test, Place::Here, &[PYTHON, ("curl", "curl")]) else {
+        return;
+    };
+    let folder = served(test);
+    let says = &["octets of a file"];
+    for (family, url) in [(Family::V4, CURL), (Family::V6, CURL6)] {
+        if !scene.has(family) {
+            continue;
+        }
+        let plain = url.trim_start_matches("--sockets ");
+        let stays = server(HTTP_SERVER).program(&folder).finish(Finish::Stopped);
+        let ends = [stays, client(url).says(says), End::client(plain).says(says)];
+        session::run(&scene, family, &ends);
+    }
+    let plain = HTTP_SERVER.trim_start_matches("--sockets ");
+    let ends = [
+        End::server(plain)
+            .program(&folder)
+            .finish(Finish::Stopped)
+            .complains(&["GET"]),
+        client(CURL).says(says).complains(PLAIN),
+    ];
+    session::run(&scene, Family::V4, &ends);
+    let ends = [
+        server(HTTP_SERVER)
+            .program(&folder)
+            .finish(Finish::Stopped)
+            .complains(&["takes rsockets", "GET"]),
+        client(CURL)
+            .environment(OFF)
+            .says(says)
+            .complains(&["plain: a rule"]),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
+/// The same between two hosts: the client sends a port query.
+#[test]
+fn an_http_server_serves_other_hosts() {
+    let test = "sockets_http_apart";
+    let Some(scene) = scene(test, Place::Apart, &[PYTHON, ("curl", "curl")]) else {
+        return;
+    };
+    // A folder that any user can read.
+    let folder = Path::new("/usr/share/common-licenses");
+    let url = "--sockets curl -sS -m 20 http://{server}:{port}/BSD";
+    let says = &["Redistribution"];
+    let ends = [
+        server(HTTP_SERVER).program(folder).finish(Finish::Stopped),
+        client(url).says(says),
+        End::client(url.trim_start_matches("--sockets ")).says(says),
+    ];
+    session::run(&scene, Family::V4, &ends);
+    let ends = [
+        End::server(HTTP_SERVER.trim_start_matches("--sockets "))
+            .program(folder)
+            .finish(Finish::Stopped)
+            .complains(&["GET"]),
+        client(url)
+            .says(says)
+            .complains(&["plain: the host has no listener of rsockets"]),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
+/// A file from standard input to standard output, to its end.
+#[test]
+fn nc_copies_a_file() {
+    let test = "sockets_nc";
+    let Some(scene) = scene(test, Place::Here, &[("nc.openbsd", "netcat-openbsd")]) else {
+        return;
+    };
+    let folder = scratch(test);
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    let octets: Vec<u8> = (0..3_000_000_u32)
+        .map(|n| n.to_le_bytes()[n as usize % 3])
+        .collect();
+    fs::write(&from, &octets).unwrap();
+    let script = |name: &str, text: String| {
+        let path = folder.join(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let receive = format!("exec nc.openbsd -l $1 $2 > {} < /dev/null", to.display());
+    let send = format!("exec nc.openbsd -N $1 $2 < {}", from.display());
+    let ends = [
+        server("--sockets sh {program} {server} {port}").program(&script("server", receive)),
+        client("--sockets sh {program} {server} {port}").program(&script("client", send)),
+    ];
+    session::run(&scene, Family::V4, &ends);
+    assert_eq!(fs::read(&to).unwrap(), octets);
+}
+
+#[test]
+fn iperf3_runs() {
+    let Some(scene) = scene("sockets_iperf3", Place::Here, &[("iperf3", "iperf3")]) else {
+        return;
+    };
+    for options in ["-n 20M", "-n 20M -R", "-n 20M -P 2"] {
+        let line = format!("--sockets iperf3 -c {{server}} -p {{port}} {options}");
+        let ends = [
+            server("--sockets iperf3 -s -1 -p {port}"),
+            client(line.leak()).says(&["receiver", "iperf Done."]),
+        ];
+        session::run(&scene, Family::V4, &ends);
+    }
+}
+
+#[test]
+fn redis_serves_upgraded_and_plain_clients() {
+    let test = "sockets_redis";
+    let Some(scene) = scene(test, Place::Here, &[("redis-server", "redis-server")]) else {
+        return;
+    };
+    let line = "redis-benchmark -h {server} -p {port} -n 2000 -c 20 -q -t set,get";
+    let both = format!("--sockets {line}");
+    let ends = [
+        server("--sockets redis-server --bind {server} --port {port} --save 3600 1000000 --dir {program}")
+            .program(&scratch(test))
+            .finish(Finish::Stopped),
+        client(both.leak()).says(&["SET", "GET"]),
+        End::client(line).says(&["SET", "GET"]),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
+#[test]
+fn asyncio_echoes() {
+    let Some(scene) = scene("sockets_asyncio", Place::Here, &[PYTHON]) else {
+        return;
+    };
+    let echo = script("echo.py");
+    let ends = [
+        server("--sockets python3 {program} serve {server} {port}")
+            .program(&echo)
+            .finish(Finish::Stopped),
+        client("--sockets python3 {program} ask {server} {port}")
+            .program(&echo)
+            .says(&["echoed"]),
+        End::client("python3 {program} ask {server} {port}")
+            .program(&echo)
+            .says(&["echoed"]),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
+#[test]
+fn a_killed_peer_is_noticed() {
+    let Some(scene) = scene("sockets_killed", Place::Here, &[PYTHON]) else {
+        return;
+    };
+    let echo = script("echo.py");
+    let ends = [
+        server("--sockets python3 {program} silent {server} {port}")
+            .program(&echo)
+            .finish(Finish::Killed(Duration::from_millis(1000))),
+        client("--sockets python3 {program} wait {server} {port}")
+            .program(&echo)
+            .says(&["the peer is gone"])
+            .limit(Duration::from_secs(6)),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
+/// Workers that share a listening socket: one has the rsockets, and plain connections reach all.
+#[test]
+fn workers_share_a_listener() {
+    let Some(scene) = scene("sockets_workers", Place::Here, &[PYTHON]) else {
+        return;
+    };
+    let echo = script("echo.py");
+    let ends = [
+        server("--sockets python3 {program} workers {server} {port}")
+            .program(&echo)
+            .complains(&["takes rsockets", "plain: rsockets of another process"])
+            .finish(Finish::Stopped),
+        client("--sockets python3 {program} ask-workers {server} {port}")
+            .program(&echo)
+            .says(&["echoed"]),
+        End::client("python3 {program} ask-workers {server} {port}")
+            .program(&echo)
+            .says(&["echoed"]),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
+#[test]
+fn a_child_has_none_of_its_parent_s_connections() {
+    let Some(scene) = scene("sockets_fork", Place::Here, &[PYTHON]) else {
+        return;
+    };
+    let echo = script("echo.py");
+    let ends = [
+        server("--sockets python3 {program} serve {server} {port}")
+            .program(&echo)
+            .finish(Finish::Stopped),
+        client("--sockets python3 {program} fork {server} {port}")
+            .program(&echo)
+            .says(&["the parent goes on"])
+            .complains(&["upgraded", "switch rsockets off for the program"]),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
+/// Calls have the results and the readiness that they have on TCP sockets.
+#[test]
+fn calls_do_what_they_do_with_tcp() {
+    let test = "sockets_oracle";
+    if !have(test, PYTHON.0, PYTHON.1) {
+        return;
+    }
+    let calls = script("sockets.py");
+    for family in ["4", "6"] {
+        if family == "6" && std::net::UdpSocket::bind("[::1]:0").is_err() {
+            continue;
+        }
+        let mut plain = Command::new("timeout");
+        let plain = succeed(plain.args(["60", "python3"]).arg(&calls).arg(family));
+        let mut ours = Command::new("timeout");
+        ours.env("DGIWARP_LOG", "info");
+        let words = ["60", RUN, "--sockets", "python3"];
+        let ours = succeed(ours.args(words).arg(&calls).arg(family));
+        let text = |octets| String::from_utf8_lossy(octets).into_owned();
+        let (expected, found) = (text(&plain.stdout), text(&ours.stdout));
+        for (expected, found) in expected.lines().zip(found.lines()) {
+            assert_eq!(found, expected, "of TCP, {}", text(&ours.stderr));
+        }
+        assert_eq!(found.len(), expected.len());
+        assert!(expected.lines().count() > 50, "{expected}");
+        // Both ends of each connection.
+        let upgraded = text(&ours.stderr).matches(" upgraded\n").count();
+        assert!(upgraded >= 20, "{}", text(&ours.stderr));
+    }
+}

@@ -1,0 +1,129 @@
+"""Ends of connections: echo servers, and clients of them. Arguments: what to be, address, port."""
+
+import asyncio
+import errno
+import os
+import socket
+import sys
+import time
+
+ROLE, HOST, PORT = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+
+def connect():
+    return socket.create_connection((HOST, PORT), 10)
+
+
+async def handle(reader, writer):
+    while octets := await reader.read(1 << 16):
+        writer.write(octets)
+        await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def serve():
+    server = await asyncio.start_server(handle, HOST, PORT)
+    async with server:
+        await server.serve_forever()
+
+
+async def ask(n):
+    reader, writer = await asyncio.open_connection(HOST, PORT)
+    octets = bytes((n + i) % 251 for i in range(300_000))
+    writer.write(octets)
+    writer.write_eof()
+    assert await reader.read() == octets
+    writer.close()
+    await writer.wait_closed()
+
+
+async def ask_many():
+    await asyncio.gather(*(ask(n) for n in range(10)))
+    print("echoed")
+
+
+def serve_until_killed():
+    """Accepts one connection and does nothing with it."""
+    with socket.create_server((HOST, PORT), family=socket.AF_INET6 if ":" in HOST else socket.AF_INET) as server:
+        accepted, _ = server.accept()
+        time.sleep(60)
+
+
+def wait_for_the_end():
+    sock = connect()
+    sock.settimeout(None)
+    try:
+        end = sock.recv(1)
+        assert end == b""
+    except ConnectionResetError:
+        pass
+    print("the peer is gone")
+
+
+def serve_by_workers():
+    """Processes that share a listening socket; the first never accepts."""
+    with socket.create_server((HOST, PORT)) as server:
+        workers = []
+        for _ in range(2):
+            worker = os.fork()
+            if worker == 0:
+                while True:
+                    accepted, _ = server.accept()
+                    accepted.sendall(accepted.recv(100, socket.MSG_WAITALL))
+                    accepted.close()
+            workers.append(worker)
+        for worker in workers:
+            os.waitpid(worker, 0)
+
+
+def ask_workers():
+    for n in range(20):
+        sock = connect()
+        octets = bytes([n]) * 100
+        sock.sendall(octets)
+        sock.settimeout(10)
+        assert sock.recv(100, socket.MSG_WAITALL) == octets
+        sock.close()
+    print("echoed")
+
+
+def fork():
+    """A child cannot use its parent's connection, and the parent can."""
+    sock = connect()
+    sock.sendall(b"before")
+    assert sock.recv(6, socket.MSG_WAITALL) == b"before"
+    child = os.fork()
+    if child == 0:
+        try:
+            sock.send(b"x")
+            os._exit(1)
+        except OSError as error:
+            other = connect()
+            other.sendall(b"own")
+            own = other.recv(3, socket.MSG_WAITALL) == b"own"
+            sock.close()
+            other.close()
+            os._exit(0 if own and error.errno == errno.EIO else 2)
+    assert os.waitpid(child, 0)[1] == 0
+    sock.sendall(b"after")
+    assert sock.recv(5, socket.MSG_WAITALL) == b"after"
+    sock.close()
+    print("the parent goes on")
+
+
+match ROLE:
+    case "serve":
+        asyncio.run(serve())
+    case "ask":
+        asyncio.run(ask_many())
+    case "silent":
+        serve_until_killed()
+    case "wait":
+        wait_for_the_end()
+    case "workers":
+        serve_by_workers()
+    case "ask-workers":
+        ask_workers()
+    case "fork":
+        fork()
