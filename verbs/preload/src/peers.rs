@@ -45,6 +45,9 @@ pub(crate) fn check(to: SocketAddr) -> Result<u16, &'static str> {
     {
         return Err(reason);
     }
+    if !queries() {
+        return Err("DGIWARP_PORT_QUERY is 0");
+    }
     let is_local = is_local(to.ip());
     if is_local && !is_marked(device_port(to.port())) {
         return Err("the port has no listener of rsockets on this host");
@@ -71,6 +74,12 @@ pub(crate) fn avoid(to: SocketAddr, reason: &'static str) {
 /// Whether an address is one of this host's: another one cannot be bound.
 fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
+}
+
+/// Whether ports are queried.
+fn queries() -> bool {
+    static QUERIES: OnceLock<bool> = OnceLock::new();
+    *QUERIES.get_or_init(|| std::env::var("DGIWARP_PORT_QUERY").as_deref() != Ok("0"))
 }
 
 /// The port as the device has it.

@@ -2,7 +2,6 @@
 
 use crate::rules::{self, Direction, Rule};
 use crate::system::report;
-use std::path::Path;
 use std::sync::OnceLock;
 use std::{env, fs};
 
@@ -14,7 +13,7 @@ pub(crate) fn program() -> &'static str {
     static PROGRAM: OnceLock<String> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let path = fs::read_link("/proc/self/exe").unwrap_or_default();
-        let name = path.file_name().unwrap_or(Path::new("").as_os_str());
+        let name = path.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
     })
 }

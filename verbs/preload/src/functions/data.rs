@@ -12,8 +12,8 @@ pub(super) fn sent(rsocket: c_int, result: ssize_t, flags: c_int) -> ssize_t {
     }
     if table::shared().get(&rsocket).is_some_and(|it| it.shut) {
         if flags & libc::MSG_NOSIGNAL == 0 {
-            // SAFETY: numbers only.
-            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+            // SAFETY: a signal to the calling thread.
+            unsafe { libc::raise(libc::SIGPIPE) };
         }
         errno::set(libc::EPIPE);
     } else {

@@ -150,8 +150,10 @@ unsafe extern "C" fn epoll_pwait(
         // SAFETY: the caller's arguments.
         None => unsafe { next::epoll_pwait(set, events, most, timeout, mask) },
         Some(poll_set) => {
-            // SAFETY: the caller's mask and room.
-            unsafe { masked(mask, || wait(set, poll_set, events, most, timeout)) }
+            // SAFETY: the caller's room.
+            let wait = || unsafe { wait(set, poll_set, events, most, timeout) };
+            // SAFETY: the caller's mask.
+            unsafe { masked(mask, wait) }
         }
     }
 }
@@ -170,8 +172,12 @@ unsafe extern "C" fn epoll_pwait2(
     };
     // SAFETY: the caller's time.
     match unsafe { millis(timeout) } {
-        // SAFETY: the caller's mask and room.
-        Ok(timeout) => unsafe { masked(mask, || wait(set, poll_set, events, most, timeout)) },
+        Ok(timeout) => {
+            // SAFETY: the caller's room.
+            let wait = || unsafe { wait(set, poll_set, events, most, timeout) };
+            // SAFETY: the caller's mask.
+            unsafe { masked(mask, wait) }
+        }
         Err(error) => errno::fail(error),
     }
 }

@@ -108,13 +108,13 @@ unsafe extern "C" fn recvmmsg(
     }
     let one = flags & libc::MSG_WAITFORONE != 0;
     let flags = flags & !libc::MSG_WAITFORONE;
+    let receive = |message, n| {
+        let more = if one && n > 0 { libc::MSG_DONTWAIT } else { 0 };
+        // SAFETY: one of the caller's headers.
+        unsafe { recvmsg(fd, message, flags | more) }
+    };
     // SAFETY: the caller's headers.
-    unsafe {
-        each(messages, count, |message, n| {
-            let more = if one && n > 0 { libc::MSG_DONTWAIT } else { 0 };
-            recvmsg(fd, message, flags | more)
-        })
-    }
+    unsafe { each(messages, count, receive) }
 }
 
 #[unsafe(no_mangle)]
@@ -128,6 +128,8 @@ unsafe extern "C" fn sendmmsg(
         // SAFETY: the caller's arguments.
         return unsafe { next::sendmmsg(fd, messages, count, flags) };
     }
+    // SAFETY: one of the caller's headers.
+    let send = |message: *mut msghdr, _| unsafe { sendmsg(fd, message, flags) };
     // SAFETY: the caller's headers.
-    unsafe { each(messages, count, |message, _| sendmsg(fd, message, flags)) }
+    unsafe { each(messages, count, send) }
 }

@@ -17,7 +17,7 @@ pub(crate) unsafe fn read(address: *const sockaddr, length: socklen_t) -> Option
         return None;
     }
     // SAFETY: at least a family.
-    let family = unsafe { (&raw const (*address).sa_family).read_unaligned() };
+    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
     match c_int::from(family) {
         libc::AF_INET if length >= length_of::<sockaddr_in>() => {
             // SAFETY: as long as an IPv4 address, of any alignment.

@@ -1,11 +1,10 @@
-//! The functions of rsockets, from the `librdmacm.so.1` that `dgiwarp-run` gives the process.
+//! The functions of rsockets, from the `librdmacm.so.1` that `dgiwarp-run` preloads.
 
 use libc::{
     c_int, c_long, c_void, epoll_event, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t,
     ssize_t,
 };
 use std::ffi::CStr;
-use std::ptr;
 use std::sync::OnceLock;
 
 /// A loaded function.
@@ -17,13 +16,8 @@ unsafe impl Send for Address {}
 unsafe impl Sync for Address {}
 
 fn find(name: &CStr) -> Address {
-    // SAFETY: a C string. The library stays loaded.
-    let library = unsafe { libc::dlopen(c"librdmacm.so.1".as_ptr(), libc::RTLD_NOW) };
-    if library.is_null() {
-        return Address(ptr::null_mut());
-    }
-    // SAFETY: a handle of dlopen(3) and a C string.
-    Address(unsafe { libc::dlsym(library, name.as_ptr()) })
+    // SAFETY: a C string. `dgiwarp-run` preloads the library; after a change of the user it may not be found by name, and another one be found.
+    Address(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
 }
 
 macro_rules! rsockets {
@@ -32,7 +26,9 @@ macro_rules! rsockets {
         pub(crate) fn are_there() -> bool {
             static ALL: OnceLock<bool> = OnceLock::new();
             *ALL.get_or_init(|| {
-                [$( concat!(stringify!($name), "\0") ),*]
+                // rdma-core's library has no such function.
+                let is_ours = !find(c"dgiwarpdv_yield_port").0.is_null();
+                is_ours && [$( concat!(stringify!($name), "\0") ),*]
                     .into_iter()
                     .filter_map(|name| CStr::from_bytes_with_nul(name.as_bytes()).ok())
                     .all(|name| !find(name).0.is_null())
