@@ -103,7 +103,7 @@ unsafe extern "C" fn sendfile64(
     unsafe { sendfile(to, from, offset, count) }
 }
 
-/// Moves octets of a pipe to a connection. Those that were taken from the pipe are all sent.
+/// Moves octets of a pipe to a connection. All octets that the pipe gave are sent.
 fn from_pipe(pipe: c_int, rsocket: c_int, size: usize, waits: bool) -> ssize_t {
     match rsockets::poll_one(rsocket, POLLOUT, if waits { -1 } else { 0 }) {
         Some(0) => return errno::fail(libc::EAGAIN),
@@ -135,7 +135,7 @@ fn from_pipe(pipe: c_int, rsocket: c_int, size: usize, waits: bool) -> ssize_t {
     ssize_t::try_from(done).unwrap_or(ssize_t::MAX)
 }
 
-/// Moves octets of a connection to a pipe. Those that the pipe has no room for stay.
+/// Moves octets of a connection to a pipe. Octets that the pipe has no room for stay.
 fn to_pipe(rsocket: c_int, pipe: c_int, size: usize, flags: c_int) -> ssize_t {
     let mut room = vec![0_u8; CHUNK.min(size)];
     let peek = libc::MSG_PEEK | flags;

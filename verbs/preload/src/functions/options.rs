@@ -90,7 +90,7 @@ unsafe extern "C" fn getpeername(fd: c_int, to: *mut sockaddr, length: *mut sock
     }
 }
 
-/// What follows a successful fcntl(2).
+/// Takes over the effect of a successful fcntl(2).
 fn controlled(fd: c_int, command: c_int, argument: c_long, result: c_int) -> c_int {
     if result < 0 {
         return result;

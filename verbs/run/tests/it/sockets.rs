@@ -98,7 +98,7 @@ fn an_http_server_serves_upgraded_and_plain_clients() {
     session::run(&scene, Family::V4, &ends);
 }
 
-/// The same between two hosts: the client sends a port query.
+/// Between two hosts the client sends a port query.
 #[test]
 fn an_http_server_serves_other_hosts() {
     let test = "sockets_http_apart";
