@@ -53,6 +53,8 @@ pub(crate) fn listeners() -> MutexGuard<'static, BTreeMap<u32, Listener>> {
 pub(crate) struct Queue {
     /// Readable while there are any.
     pub(crate) bell: c_int,
+    /// Port of the program's socket.
+    port: u16,
     stop: c_int,
     accepted: Mutex<VecDeque<c_int>>,
     /// Held by the thread that takes from the kernel's socket, so that none waits there.
@@ -106,13 +108,24 @@ pub(crate) fn leave(id: u32) {
         ..
     }) = ended
     {
-        release(queue.stop);
-        let thread = queue.thread.lock();
-        let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            let _ = thread.join();
+        queue.stop();
+        for left in queue.lock().drain(..) {
+            // SAFETY: an rsocket that nothing else uses.
+            unsafe { rsockets::rclose(left) };
         }
     }
+}
+
+/// Gives the UDP port of a number up, for a socket of the program: its listener takes no more rsockets. Returns whether one had it.
+pub(crate) fn yield_port(port: u16) -> bool {
+    let theirs: Vec<_> = listeners()
+        .values()
+        .filter_map(|listener| match &listener.state {
+            State::Beside(queue) if queue.port == port => Some(Arc::clone(queue)),
+            _ => None,
+        })
+        .collect();
+    theirs.iter().filter(|queue| queue.stop()).count() > 0
 }
 
 /// A child of fork(2) has its parent's listening sockets, but none of the rsockets.
@@ -132,15 +145,21 @@ pub(crate) fn present(id: u32) -> Option<Arc<Queue>> {
 
 /// The queue of the listener with this descriptor, made by the first call; `None` where it is plain.
 pub(crate) fn queue(fd: c_int, id: u32) -> Option<Arc<Queue>> {
-    let backlog = {
-        let mut listeners = listeners();
-        let listener = listeners.get_mut(&id)?;
-        match &listener.state {
-            State::Beside(queue) => return Some(Arc::clone(queue)),
-            State::Making | State::Plain => return None,
-            State::New => listener.state = State::Making,
+    let backlog = loop {
+        {
+            let mut listeners = listeners();
+            let listener = listeners.get_mut(&id)?;
+            match &listener.state {
+                State::Beside(queue) => return Some(Arc::clone(queue)),
+                State::Plain => return None,
+                State::Making => {}
+                State::New => {
+                    listener.state = State::Making;
+                    break listener.backlog;
+                }
+            }
         }
-        listener.backlog
+        kernel::poll(&mut [], 1);
     };
     let made = make(fd, backlog);
     if let Some(address) = kernel::local(fd) {
@@ -197,6 +216,7 @@ fn make(fd: c_int, backlog: usize) -> Result<Arc<Queue>, &'static str> {
         };
         let queue = Arc::new(Queue {
             bell,
+            port: local.port(),
             stop,
             accepted: Mutex::default(),
             turn: Mutex::default(),
@@ -225,6 +245,16 @@ impl Queue {
 
     fn lock_thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
         self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the listener of rsockets. Returns whether there was one.
+    fn stop(&self) -> bool {
+        let Some(thread) = self.lock_thread().take() else {
+            return false;
+        };
+        release(self.stop);
+        let _ = thread.join();
+        true
     }
 
     /// The next connection's rsocket.
@@ -257,9 +287,5 @@ impl Queue {
         }
         // SAFETY: an rsocket that nothing else uses.
         unsafe { rsockets::rclose(rsocket) };
-        for left in self.lock().drain(..) {
-            // SAFETY: as above.
-            unsafe { rsockets::rclose(left) };
-        }
     }
 }

@@ -27,6 +27,24 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     fd
 }
 
+/// The UDP port of a listener's number may be bound by the program, which then has it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    let result = unsafe { next::bind(fd, to, length) };
+    if result == 0 || errno::get() != libc::EADDRINUSE {
+        return result;
+    }
+    let is_udp = kernel::option(fd, SOL_SOCKET, libc::SO_TYPE) == Some(libc::SOCK_DGRAM);
+    // SAFETY: the caller's address.
+    let address = unsafe { address::read(to, length) }.filter(|_| is_udp);
+    if !address.is_some_and(|it| listener::yield_port(it.port())) {
+        return errno::fail(libc::EADDRINUSE);
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { next::bind(fd, to, length) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the caller's arguments.

@@ -65,6 +65,7 @@ macro_rules! next {
 
 next! {
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    bind(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int;
     listen(fd: c_int, backlog: c_int) -> c_int;
     accept4(fd: c_int, from: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;
     connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int;

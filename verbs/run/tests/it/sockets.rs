@@ -160,7 +160,7 @@ fn iperf3_runs() {
     let Some(scene) = scene("sockets_iperf3", Place::Here, &[("iperf3", "iperf3")]) else {
         return;
     };
-    for options in ["-n 20M", "-n 20M -R", "-n 20M -P 2"] {
+    for options in ["-n 20M", "-n 20M -R", "-n 20M -P 2", "-u -n 100K -b 0"] {
         let line = format!("--sockets iperf3 -c {{server}} -p {{port}} {options}");
         let ends = [
             server("--sockets iperf3 -s -1 -p {port}"),
