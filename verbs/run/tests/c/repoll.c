@@ -385,6 +385,46 @@ static void wakes_threads(void)
 	close(pipes[1]);
 }
 
+/* With EPOLLET a connection is reported once for what has come, and not again before more comes. */
+static void reports_edges(void)
+{
+	const uint32_t both = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+	int set = repoll_create(0), ends[2];
+	struct wait wait;
+	pthread_t thread;
+	char room[1 << 16] = { 0 };
+	ssize_t count, sent = 0;
+
+	connect_pair(ends, 0);
+	add(set, ends[0], EPOLLIN | EPOLLET);
+	CHECK(only(set, ends[0], 20) == 0);
+	CHECK(rsend(ends[1], "ab", 2, 0) == 2);
+	CHECK(only(set, ends[0], 5000) == EPOLLIN && only(set, ends[0], 20) == 0);
+	CHECK(rrecv(ends[0], room, 1, 0) == 1 && only(set, ends[0], 20) == 0);
+	thread = begin(&wait, set);
+	CHECK(rsend(ends[1], "c", 1, 0) == 1);
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(wait.result == 1 && wait.event.events == EPOLLIN);
+	CHECK(rrecv(ends[0], room, 2, MSG_WAITALL) == 2);
+	/* A change of the member reports what there is. */
+	CHECK(control(set, EPOLL_CTL_MOD, ends[0], both) == 0);
+	CHECK(only(set, ends[0], 0) == EPOLLOUT && only(set, ends[0], 20) == 0);
+	while ((count = rsend(ends[0], room, sizeof(room), MSG_DONTWAIT)) > 0)
+		sent += count;
+	CHECK(count == -1 && errno == EAGAIN);
+	CHECK(only(set, ends[0], 20) == 0);
+	while (sent > 0) {
+		CHECK((count = rrecv(ends[1], room, sizeof(room), 0)) > 0);
+		sent -= count;
+	}
+	CHECK(only(set, ends[0], 5000) == EPOLLOUT);
+	CHECK(rshutdown(ends[1], SHUT_WR) == 0);
+	CHECK(only(set, ends[0], 5000) == (EPOLLIN | EPOLLOUT | EPOLLRDHUP));
+	CHECK(only(set, ends[0], 20) == 0);
+	close_set(set);
+	close_pair(ends);
+}
+
 enum { CLIENTS = 6, WORKERS = 3, ROUNDS = 200 };
 
 static int served;
@@ -482,6 +522,7 @@ int main(int count, char **words)
 	reports_each_kind_of_socket();
 	mixes_descriptors();
 	forgets_closed_descriptors();
+	reports_edges();
 	wakes_threads();
 	wakes_threads_at_once();
 	serves_from_several_threads();
