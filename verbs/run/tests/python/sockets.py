@@ -37,6 +37,12 @@ def ready(sock, events=ALL, timeout=0):
     return names(found[0][1]) if found else "none"
 
 
+def come(sock, event=select.POLLIN):
+    """Events once this one is among them: octets of a TCP socket of this host are there at once, those of an rsocket soon."""
+    ready(sock, event, 5000)
+    return ready(sock)
+
+
 def attempt(call, *arguments):
     try:
         return call(*arguments)
@@ -81,7 +87,7 @@ def names_and_options(server):
 def octets(server):
     one, other = pair(server)
     show("new", ready(one), ready(other))
-    show("sent", one.send(b"hello"), ready(other, timeout=1000))
+    show("sent", one.send(b"hello"), come(other))
     show("peek", other.recv(3, socket.MSG_PEEK), other.recv(2), ready(other))
     show("rest", other.recv(100), ready(other))
     other.setblocking(False)
@@ -89,13 +95,13 @@ def octets(server):
     other.setblocking(True)
     show("no wait", attempt(other.recv, 1, socket.MSG_DONTWAIT))
     show("vectors", one.sendmsg([b"ab", b"", b"cde"]))
-    ready(other, timeout=1000)
+    come(other)
     rooms = [bytearray(2), bytearray(9)]
     show("received", other.recvmsg_into(rooms)[:3], bytes(rooms[0]), bytes(rooms[1][:3]))
     one.sendall(b"x" * 100)
     show("all", len(other.recv(100, socket.MSG_WAITALL)))
     one.sendall(b"1234567")
-    ready(other, timeout=1000)
+    come(other)
     count = array.array("i", [0])
     fcntl.ioctl(other.fileno(), termios.FIONREAD, count)
     show("FIONREAD", count[0])
@@ -135,7 +141,7 @@ def full(server):
     received = 0
     while received < sent:
         received += len(other.recv(1 << 20))
-    show("drained", ready(one, timeout=5000), one.send(b"more"), other.recv(4))
+    show("drained", come(one, select.POLLOUT), one.send(b"more"), other.recv(4))
     one.close()
     other.close()
 
@@ -145,9 +151,8 @@ def ends(server):
     one.send(b"last")
     one.shutdown(socket.SHUT_WR)
     show("EPIPE", attempt(one.send, b"x"))
-    time.sleep(0.05)
-    show("before the end", ready(other, timeout=1000), other.recv(10))
-    show("the end", ready(other, timeout=1000), other.recv(10), other.recv(10))
+    show("before the end", come(other, select.POLLRDHUP), other.recv(10))
+    show("the end", come(other), other.recv(10), other.recv(10))
     show("half", other.send(b"back"), one.recv(10))
     other.close()
     show("both", ready(one, select.POLLIN, 1000), one.recv(10))
@@ -167,7 +172,7 @@ def duplicates(server):
     number = one.fileno()
     one.close()
     show("dup", os.write(again, b"a"), os.write(third, b"b"), third >= 100)
-    ready(other, timeout=1000)
+    come(other)
     os.dup2(third, number)
     os.close(third)
     os.close(again)
