@@ -72,6 +72,11 @@ unsafe fn attempt(
     if rsocket < 0 {
         return Err("the device makes no rsockets");
     }
+    if !kernel::has_descriptors(rsocket) {
+        // SAFETY: an rsocket that nothing else uses.
+        unsafe { rsockets::rclose(rsocket) };
+        return Err("descriptors are scarce");
+    }
     rsockets::set_nonblocking(rsocket, true);
     // SAFETY: an address of this length.
     let begun = unsafe { rsockets::rconnect(rsocket, (&raw const to).cast(), length) } == 0

@@ -19,7 +19,7 @@ use std::thread::{self, JoinHandle};
 
 /// Longest backlog, as the kernel's.
 const MAX_BACKLOG: usize = 4096;
-/// Milliseconds between checks for room in a full backlog.
+/// Milliseconds between checks for room in a full backlog, or for descriptors.
 const FULL: c_int = 10;
 
 /// A listening TCP socket of the program.
@@ -268,7 +268,9 @@ impl Queue {
     /// Accepts until the listener is closed.
     fn run(&self, rsocket: c_int) {
         loop {
-            let full = self.lock().len() > self.backlog;
+            let lowest = kernel::lowest_free(self.stop);
+            let scarce = lowest < 0 || !kernel::has_descriptors(lowest);
+            let full = scarce || self.lock().len() > self.backlog;
             let mut fds = [readable(self.stop), readable(rsocket)];
             let (watched, timeout) = if full { (1, FULL) } else { (2, -1) };
             kernel::poll(&mut fds[..watched], timeout);

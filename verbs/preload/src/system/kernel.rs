@@ -51,6 +51,39 @@ pub(crate) const fn readable(fd: c_int) -> pollfd {
     }
 }
 
+/// Descriptors that an rsocket has at most.
+const OF_RSOCKET: u64 = 16;
+
+/// Whether there are descriptors for another rsocket, `lowest` being the first free one: a quarter of the limit is the program's. The limit is raised as far as the system allows.
+pub(crate) fn has_descriptors(lowest: c_int) -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: room for a limit.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return false;
+    }
+    let used = u64::try_from(lowest).unwrap_or(0) + OF_RSOCKET;
+    let fits = |limit: &libc::rlimit| used <= limit.rlim_cur / 4 * 3;
+    if fits(&limit) {
+        return true;
+    }
+    limit.rlim_cur = limit.rlim_cur.saturating_mul(4).min(limit.rlim_max);
+    // SAFETY: a limit.
+    fits(&limit) && unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0
+}
+
+/// The first free descriptor; negative where there is none.
+pub(crate) fn lowest_free(any: c_int) -> c_int {
+    // SAFETY: numbers only.
+    let fd = unsafe { next::dup(any) };
+    if fd >= 0 {
+        close(fd);
+    }
+    fd
+}
+
 pub(crate) fn close(fd: c_int) {
     // SAFETY: a descriptor of the caller.
     unsafe { next::close(fd) };
