@@ -1,7 +1,7 @@
 //! Unmodified programs of TCP sockets under `dgiwarp-run --sockets`: against each other, and against plain ones. Messages on standard error prove which way a connection took.
 
 use crate::common::scene::{Family, Place, Scene};
-use crate::common::session::{self, End, Finish};
+use crate::common::session::{self, End, Finish, Ready};
 use crate::common::{RUN, have, scratch, succeed};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,11 @@ const PLAIN: &[&str] = &["plain: the port has no listener of rsockets on this ho
 
 /// A server whose connections are upgraded.
 const fn server(line: &'static str) -> End {
-    End::server(line).environment(INFO).complains(TAKES)
+    // A listener of rsockets begins after the kernel's.
+    End::server(line)
+        .environment(INFO)
+        .complains(TAKES)
+        .ready(Ready::Complains("takes rsockets"))
 }
 
 /// A client whose connections are upgraded.
@@ -217,11 +221,11 @@ fn a_killed_peer_is_noticed() {
     let ends = [
         server("--sockets python3 {program} silent {server} {port}")
             .program(&echo)
-            .finish(Finish::Killed(Duration::from_millis(1000))),
+            .finish(Finish::Killed(Duration::from_millis(2500))),
         client("--sockets python3 {program} wait {server} {port}")
             .program(&echo)
             .says(&["the peer is gone"])
-            .limit(Duration::from_secs(6)),
+            .limit(Duration::from_millis(7500)),
     ];
     session::run(&scene, Family::V4, &ends);
 }

@@ -39,6 +39,8 @@ pub(crate) enum Ready {
     Ended,
     /// When its standard output has this; programs that write to a file do so in blocks by default.
     Says(&'static str),
+    /// When its standard error has this.
+    Complains(&'static str),
 }
 
 /// How an end comes to its end.
@@ -366,6 +368,7 @@ impl<'a> Running<'a> {
             Ready::PortIs(port) => has_socket(self.child.id(), port),
             Ready::Ended => self.poll().is_some(),
             Ready::Says(text) => contents(&self.stdout).contains(text),
+            Ready::Complains(text) => contents(&self.stderr).contains(text),
         }
     }
 
