@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import socket
+import subprocess
 import sys
 import time
 
@@ -89,7 +90,7 @@ def ask_workers():
 
 
 def fork():
-    """A child cannot use its parent's connection, and the parent can."""
+    """A child cannot use its parent's connection, and the parent can, also after children that close it and run programs."""
     sock = connect()
     sock.sendall(b"before")
     assert sock.recv(6, socket.MSG_WAITALL) == b"before"
@@ -106,6 +107,9 @@ def fork():
             other.close()
             os._exit(0 if own and error.errno == errno.EIO else 2)
     assert os.waitpid(child, 0)[1] == 0
+    # By vfork(2) or posix_spawn(3), and by fork(2).
+    subprocess.run(["true"], check=True)
+    subprocess.run(["true"], check=True, preexec_fn=os.getpid)
     sock.sendall(b"after")
     assert sock.recv(5, socket.MSG_WAITALL) == b"after"
     sock.close()
