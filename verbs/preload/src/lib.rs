@@ -13,6 +13,8 @@
 
 // A test of this crate shall have the C library's own functions.
 #[cfg(not(test))]
+mod children;
+#[cfg(not(test))]
 mod connect;
 #[cfg(not(test))]
 mod functions;

@@ -3,6 +3,7 @@
 //! One is made by the first call that waits for connections, so of several processes that share a listening socket one that accepts has it: rdma_cm marks its port, and the
 //! others stay plain. A thread accepts its connections ahead of the program, up to the backlog, as the kernel does: a client's `connect` does not wait for `accept`.
 
+use crate::children;
 use crate::policy;
 use crate::rules::Direction;
 use crate::system::address;
@@ -274,7 +275,7 @@ impl Queue {
             let mut fds = [readable(self.stop), readable(rsocket)];
             let (watched, timeout) = if full { (1, FULL) } else { (2, -1) };
             kernel::poll(&mut fds[..watched], timeout);
-            if fds[0].revents != 0 {
+            if fds[0].revents != 0 || children::use_connections() {
                 break;
             }
             if full || fds[1].revents == 0 {

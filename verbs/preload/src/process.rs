@@ -2,6 +2,7 @@
 //!
 //! A child has its parent's listening sockets and plain connections. The parent's rsockets are none of the child's: calls on them fail.
 
+use crate::children;
 use crate::listener::{self, Listener};
 use crate::peers;
 use crate::policy;
@@ -29,6 +30,7 @@ pub(crate) fn begin() {
     static BEGIN: Once = Once::new();
     BEGIN.call_once(|| {
         OWNER.store(own(), Ordering::Relaxed);
+        children::begin();
         // SAFETY: functions of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
         // SAFETY: as above.
@@ -89,11 +91,12 @@ extern "C" fn in_child() {
 
 /// A call on a connection of the parent fails, and the reason is on standard error once.
 pub(crate) fn refuse() -> c_int {
+    children::report();
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if !REPORTED.swap(true, Ordering::Relaxed) {
         report::warn(&format!(
             "a connection that became an rsocket is good for the process that made it alone, and its child uses it; \
-             switch rsockets off for the program: {}=off:program={}",
+             later ones stay plain, and to keep all of them so, switch rsockets off for the program: {}=off:program={}",
             policy::VARIABLE,
             policy::program()
         ));

@@ -270,6 +270,26 @@ fn a_child_has_none_of_its_parent_s_connections() {
     session::run(&scene, Family::V4, &ends);
 }
 
+/// A server that forks for each connection loses one, and is plain from then on.
+#[test]
+fn a_server_that_forks_stays_plain() {
+    let Some(scene) = scene("sockets_children", Place::Here, &[PYTHON]) else {
+        return;
+    };
+    let echo = script("echo.py");
+    let ends = [
+        server("--sockets python3 {program} children {server} {port}")
+            .program(&echo)
+            .complains(&["upgraded", "later ones stay plain"])
+            .finish(Finish::Stopped),
+        client("--sockets python3 {program} ask-children {server} {port}")
+            .program(&echo)
+            .says(&["echoed"])
+            .complains(&["upgraded", "plain: "]),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
 /// Calls have the results and the readiness that they have on TCP sockets.
 #[test]
 fn calls_do_what_they_do_with_tcp() {

@@ -89,6 +89,34 @@ def ask_workers():
     print("echoed")
 
 
+def serve_by_children():
+    """Forks for each connection."""
+    with socket.create_server((HOST, PORT)) as server:
+        while True:
+            accepted, _ = server.accept()
+            child = os.fork()
+            if child == 0:
+                try:
+                    accepted.sendall(accepted.recv(100, socket.MSG_WAITALL))
+                finally:
+                    os._exit(0)
+            accepted.close()
+            os.waitpid(child, 0)
+
+
+def ask_children():
+    """The first connection fails, later ones are plain."""
+    sock = connect()
+    sock.settimeout(10)
+    try:
+        sock.sendall(b"x" * 100)
+        assert sock.recv(100) == b""
+    except ConnectionResetError:
+        pass
+    sock.close()
+    ask_workers()
+
+
 def fork():
     """A child cannot use its parent's connection, and the parent can, also after children that close it and run programs."""
     sock = connect()
@@ -129,5 +157,9 @@ match ROLE:
         serve_by_workers()
     case "ask-workers":
         ask_workers()
+    case "children":
+        serve_by_children()
+    case "ask-children":
+        ask_children()
     case "fork":
         fork()
