@@ -91,6 +91,13 @@ impl<W, M, const APART: usize> SendQueue<W, M, APART> {
         self.front().map(|entry| &entry.wqe)
     }
 
+    /// The work request that was posted last.
+    #[inline]
+    pub(crate) fn newest(&self) -> Option<&W> {
+        let newest = self.ring.back().or_else(|| self.apart());
+        newest.map(|entry| &entry.wqe)
+    }
+
     /// Number of the oldest work request if it has begun.
     pub(crate) fn oldest_begun(&self) -> Option<u64> {
         (self.unstarted > self.oldest).then_some(self.oldest)

@@ -270,7 +270,7 @@ fn a_child_has_none_of_its_parent_s_connections() {
     session::run(&scene, Family::V4, &ends);
 }
 
-/// A server that forks for each connection loses one, and is plain from then on.
+/// A server that forks for each connection loses those made before the first child has noticed, and is plain from then on.
 #[test]
 fn a_server_that_forks_stays_plain() {
     let Some(scene) = scene("sockets_children", Place::Here, &[PYTHON]) else {

@@ -128,6 +128,19 @@ fn writes_and_reads_without_anything_before_them_are_done_alone() {
     assert_eq!(client.waiting(), 0);
 }
 
+/// The peer wakes up for the Send, and finds the Write before it.
+#[test]
+fn a_write_with_a_send_behind_goes_with_it() {
+    let (mut client, _server) = pair();
+    let sges = [client.sge(0, 8)];
+    post(&mut client, 1, write(None), &sges);
+    assert!(client.engine.next_one_sided().is_some());
+    post(&mut client, 2, write(None), &sges);
+    assert!(client.engine.next_one_sided().is_some());
+    post(&mut client, 3, RcWork::Send { invalidate: None }, &sges);
+    assert_eq!(client.engine.next_one_sided(), None);
+}
+
 #[test]
 fn nothing_is_overtaken() {
     let (mut client, mut server) = pair();

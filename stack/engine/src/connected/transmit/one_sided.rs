@@ -86,13 +86,13 @@ impl RcEngine {
     }
 
     /// The memory of the peer that the next work request names, if it is a Write or Read that this end may do alone: nothing that was posted before it is
-    /// incomplete, so that it overtakes nothing. A Write that another work request is behind already goes with that one, which the peer wakes up for.
+    /// incomplete, so that it overtakes nothing. A Write that was posted together with a Send goes with that one, which the peer wakes up for.
     #[inline]
     pub fn next_one_sided(&self) -> Option<OneSidedSpan> {
         let (number, wqe) = self.startable()?;
         let span = wqe.one_sided()?;
         let is_plain = number == self.sends.oldest()
-            && !(span.write && self.sends.len() > 1)
+            && !(span.write && self.has_message_last())
             && self.end.is_none()
             && self.sending.is_none()
             && matches!(self.xrc, Xrc::None)
@@ -100,6 +100,13 @@ impl RcEngine {
             && matches!(self.stream.dgiwarp_ext().peer(), Peer::Dgiwarp(_))
             && self.stream.dgiwarp_ext().acknowledged() == self.stream.dgiwarp_ext().sent();
         is_plain.then_some(span)
+    }
+
+    /// Whether the work request that was posted last is none that may be done by one end alone.
+    #[inline]
+    fn has_message_last(&self) -> bool {
+        let last = self.sends.newest();
+        last.is_some_and(|wqe| wqe.one_sided().is_none())
     }
 
     /// Has `copy` do the next work request, which [may be done](Self::next_one_sided) so, and completes it. Where its memory is not as it should be, or `copy` fails, which
