@@ -410,7 +410,7 @@ impl Connection {
         deadline: Option<Instant>,
     ) -> Result<(), Errno> {
         // Also while the thread polls: the background thread would take what comes, at the cost of a wake-up for each message.
-        self.wait_fd();
+        self.channel.begin_wait();
         let spin_until = now() + self.settings.polling_time;
         loop {
             let mut data = self.data.lock();
