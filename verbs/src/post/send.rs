@@ -81,10 +81,12 @@ fn post_connected(qp: &Qp, rc: &RcQp, wrs: &[&ibv_send_wr]) -> Result<(), Refuse
                 }
             }
         }
-        let behind = |(accepted, errno)| (posted + accepted, errno);
-        let result = rc.post_send(&requests);
-        result.map_err(errno::of_refusal).map_err(behind)?;
-        posted += requests.len();
+        if !requests.is_empty() {
+            let behind = |(accepted, errno)| (posted + accepted, errno);
+            let result = rc.post_send(&requests);
+            result.map_err(errno::of_refusal).map_err(behind)?;
+            posted += requests.len();
+        }
         match next {
             None => {}
             Some(Ok((request, data))) => {
@@ -119,6 +121,7 @@ fn connected<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Result<(WorkRequest, Payload<'
         return Ok((request, Payload::Sges(list)));
     }
     let payload = match list {
+        [] => Payload::Inline(&[]),
         // SAFETY: the element of a valid inline work request points to readable memory, which the program does not write during the call.
         [sge] => Payload::Inline(unsafe { inline(sge) }?),
         // SAFETY: so do several.

@@ -115,6 +115,20 @@ static void receive_chain(struct ibv_qp *from, struct ibv_qp *to, struct ibv_cq 
 	}
 }
 
+/* A message of no octets in no element, inline or not. */
+static void send_empty(struct ibv_qp *from, struct ibv_qp *to, struct ibv_cq *cq, unsigned flags)
+{
+	struct ibv_send_wr *bad;
+	post_recv(to, 100, memory + HALF, SLOT);
+	make_send(0, to->qp_num);
+	sends[0].next = NULL;
+	sends[0].num_sge = 0;
+	sends[0].sg_list = NULL;
+	sends[0].send_flags = flags;
+	CHECK(ibv_post_send(from, sends, &bad) == 0);
+	CHECK(success(cq, 100, IBV_WC_RECV).byte_len == (type == IBV_QPT_UD ? 40 : 0));
+}
+
 /* A connection that has no peer yet sends nothing: a queue of 48 takes eight of a second chain. */
 static void fill(struct ibv_cq *cq)
 {
@@ -174,6 +188,8 @@ static void try(enum ibv_qp_type of)
 		receive_chain(one, other, cq, MOST, places[i]);
 	}
 	receive_chain(one, other, cq, MOST, MOST);
+	send_empty(one, other, cq, 0);
+	send_empty(one, other, cq, IBV_SEND_INLINE);
 	overfill(one, other->qp_num);
 	if (of == IBV_QPT_RC)
 		fill(cq);
