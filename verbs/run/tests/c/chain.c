@@ -53,6 +53,29 @@ static void spoil(int i, enum reason reason)
 	}
 }
 
+/* Both ends of one work request for the next receive, whose number is `id`: the place in the send queue is free again. */
+static void complete_one(struct ibv_cq *cq, uint64_t id)
+{
+	for (int sent = 0, received = 0; sent + received < 2;) {
+		struct ibv_wc wc = next_of(cq);
+		int is_send = wc.opcode == IBV_WC_SEND;
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == (is_send ? 0 : id));
+		sent += is_send;
+		received += !is_send;
+		CHECK(sent < 2 && received < 2);
+	}
+}
+
+/* A message for the next receive, whose number is `id`. */
+static void send_one(struct ibv_qp *from, struct ibv_qp *to, struct ibv_cq *cq, uint64_t id)
+{
+	struct ibv_send_wr *bad;
+	make_send(0, to->qp_num);
+	sends[0].next = NULL;
+	CHECK(ibv_post_send(from, sends, &bad) == 0);
+	complete_one(cq, id);
+}
+
 /* A chain of `length`, of which number `refused` is refused, if there is one. */
 static void send_chain(struct ibv_qp *from, struct ibv_qp *to, struct ibv_cq *cq, int length, int refused, enum reason reason)
 {
@@ -83,20 +106,14 @@ static void send_chain(struct ibv_qp *from, struct ibv_qp *to, struct ibv_cq *cq
 	if (reason != NONE)
 		quiet(cq);
 	/* The receives that are left are taken by messages of one each. */
-	for (int i = left; i < length; i++) {
-		make_send(0, to->qp_num);
-		sends[0].next = NULL;
-		sends[0].send_flags = 0;
-		CHECK(ibv_post_send(from, sends, &bad) == 0);
-		success(cq, 100 + i, IBV_WC_RECV);
-	}
+	for (int i = left; i < length; i++)
+		send_one(from, to, cq, 100 + i);
 }
 
 /* A chain of receives, of which number `refused` is refused if it is below `length`. */
 static void receive_chain(struct ibv_qp *from, struct ibv_qp *to, struct ibv_cq *cq, int length, int refused)
 {
 	struct ibv_recv_wr *bad = NULL;
-	struct ibv_send_wr *bad_send;
 	int left = refused < length ? refused : length;
 	for (int i = 0; i < length; i++) {
 		sges[i][0] = (struct ibv_sge) { (uintptr_t)memory + HALF + i * SLOT, SLOT, mr->lkey };
@@ -106,13 +123,8 @@ static void receive_chain(struct ibv_qp *from, struct ibv_qp *to, struct ibv_cq 
 	}
 	CHECK(ibv_post_recv(to, receives, &bad) == (refused < length ? EINVAL : 0));
 	CHECK(bad == (refused < length ? &receives[refused] : NULL));
-	for (int i = 0; i < left; i++) {
-		make_send(0, to->qp_num);
-		sends[0].next = NULL;
-		sends[0].send_flags = 0;
-		CHECK(ibv_post_send(from, sends, &bad_send) == 0);
-		success(cq, 200 + i, IBV_WC_RECV);
-	}
+	for (int i = 0; i < left; i++)
+		send_one(from, to, cq, 200 + i);
 }
 
 /* A message of no octets in no element, inline or not. */

@@ -120,9 +120,10 @@ static void overflow(void)
 	free((void *)bytes);
 }
 
-/* More memory is registered than there is, and a Write of the peer reaches it. */
+/* More memory is registered than there is, and a Write of the peer reaches it, which is complete when its octets are there. */
 static void registered(void)
 {
+	hear_from(from, to, cq);
 	char *bytes = malloc(LENGTH / 2);
 	struct ibv_mr *longer = bytes ? ibv_reg_mr(pd, bytes, LENGTH, ALL_REMOTE) : NULL;
 	CHECK(longer);
@@ -132,9 +133,10 @@ static void registered(void)
 	}, *bad;
 	CHECK(ibv_post_send(from, &wr, &bad) == 0);
 	struct ibv_wc wc;
-	while (ibv_poll_cq(cq, 1, &wc) == 0)
+	int n;
+	while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
 		CHECK(time(NULL) < end);
-	CHECK(ibv_dereg_mr(longer) == 0);
+	CHECK(n == 1 && wc.status == IBV_WC_SUCCESS && ibv_dereg_mr(longer) == 0);
 	free(bytes);
 }
 
