@@ -34,6 +34,9 @@ const RETIRED_FOR: Duration = Duration::from_millis(20);
 /// The socket that was connected to a peer until lately.
 pub(crate) const RETIRED: SocketIndex = 5;
 
+/// Receive calls of the main port after which a new socket is read whatever that one holds: more than a receive buffer of the default size has room for.
+const MOST_OLDER: u32 = 1 << 12;
+
 #[derive(Debug)]
 struct Sibling {
     port: Port,
@@ -75,6 +78,8 @@ pub(crate) struct Ports {
     meets_after: Option<u64>,
     /// Numbers that were given to siblings.
     lives: u32,
+    /// Receive calls of the main port that come before those of the siblings: it may hold datagrams of a sibling's peer from before.
+    older: u32,
     /// Of lanes that are gone, and of peers without any. Made for the first one.
     lane_counters: Option<Box<QpCounters>>,
     /// Datagrams are in lanes that no bell announces.
@@ -113,6 +118,7 @@ impl Ports {
             icmp_limit: IcmpLimit::default(),
             meets_after: None,
             lives: 0,
+            older: 0,
             lane_counters: None,
             unannounced: false,
         }
@@ -304,8 +310,25 @@ impl Ports {
         };
         if let Some(place) = self.siblings.get_mut(usize::from(index).saturating_sub(1)) {
             *place = Some(sibling);
+            self.older = MOST_OLDER;
         }
         Ok(())
+    }
+
+    /// Whether the main port comes before the one at `index`, so that datagrams of a peer are received in their order. The caller receives from it then.
+    #[inline]
+    pub(crate) fn takes_older(&mut self, index: SocketIndex) -> bool {
+        let takes = self.older > 0 && index != 0;
+        if takes {
+            self.older -= 1;
+        }
+        takes
+    }
+
+    /// The main port holds nothing from before.
+    #[inline]
+    pub(crate) fn note_empty_main(&mut self) {
+        self.older = 0;
     }
 
     fn share_number(&self, share: bool) -> io::Result<()> {

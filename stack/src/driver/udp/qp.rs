@@ -301,6 +301,23 @@ impl UdShared {
         if !self.open.load(Ordering::Relaxed) {
             return Received::Nothing;
         }
+        if inner.ports.takes_older(index) {
+            let received = self.receive_from(inner, 0, buffer);
+            if received != Received::Nothing {
+                return received;
+            }
+        }
+        self.receive_from(inner, index, buffer)
+    }
+
+    /// Receives once from the port at a place.
+    #[inline(always)]
+    fn receive_from(
+        &self,
+        inner: &mut UdInner,
+        index: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+    ) -> Received {
         match inner.ports.receive(index, buffer) {
             // A bell of lanes whose socket has no peer any more.
             Some(Ok(received)) if received.len == 0 && self.has_any_lanes() => {
@@ -325,6 +342,9 @@ impl UdShared {
         match received {
             Ok(received) => self.handle_received(inner, index, buffer, received),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if index == 0 {
+                    inner.ports.note_empty_main();
+                }
                 self.forget_ended_lanes(inner, index);
                 return Received::Nothing;
             }

@@ -9,11 +9,12 @@ use nix::poll::{PollTimeout, poll};
 
 use crate::driver::device::clock;
 use crate::driver::qp::cork_tests::Corked;
-use crate::driver::reactor::member::Member;
+use crate::driver::reactor::member::{Member, NextReceive};
 use crate::driver::udp::memory_port::MemoryPort;
 use crate::driver::udp::path_cache::PathCache;
 use crate::driver::udp::port::Port;
 use crate::driver::udp::ports::Ports;
+use crate::driver::udp::socket::ReceiveBuffer;
 use crate::{
     Access, AddressHandle, Buffer, Config, Cq, Destination, Mr, Operation, RecvWr, Rnic, SendWr,
     UdQp, UdQpAttr, Wc, WcOpcode, WcStatus,
@@ -153,6 +154,52 @@ fn busy_peers_have_ports_of_their_own() {
         let own = end.qp.shared.run(|inner| inner.ports.siblings().count());
         assert_eq!(own, 1);
     }
+}
+
+/// A peer becomes busy while datagrams of it wait: what arrives at its new port comes after them.
+#[test]
+fn messages_are_received_in_order_on_the_change() {
+    const BEFORE: u64 = 40;
+    const ALL: u64 = 60;
+    let [one, other] = ends();
+    let mut buffer = ReceiveBuffer::new();
+    let mut receive = |socket| {
+        other
+            .qp
+            .shared
+            .receive(socket, &mut buffer, NextReceive::Unknown)
+    };
+    let connects = || {
+        other
+            .qp
+            .shared
+            .run(|inner| inner.ports.siblings().count() == 1)
+    };
+    let send = |number: u64| {
+        let operation = Operation::Send {
+            immediate: u32::try_from(number).ok(),
+        };
+        one.post(number, operation, 64, &other);
+        assert_eq!(one.wait().wr_id, number);
+    };
+    (0..ALL).for_each(|number| other.post_recv(number));
+    (0..BEFORE).for_each(send);
+    let end = clock::now() + LONG;
+    while !connects() {
+        assert!(clock::now() < end, "the peer is busy");
+        receive(0);
+    }
+    (BEFORE..ALL).for_each(send);
+    let mut numbers = Vec::new();
+    while numbers.len() < ALL as usize {
+        assert!(clock::now() < end, "all arrive: {numbers:?}");
+        // The new port first.
+        receive(1);
+        while let Some(wc) = other.cq.poll_one().unwrap() {
+            numbers.push(wc.immediate.unwrap());
+        }
+    }
+    assert!(numbers.is_sorted(), "{numbers:?}");
 }
 
 #[test]
