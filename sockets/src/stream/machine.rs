@@ -40,6 +40,8 @@ pub struct Stream {
     readable: bool,
     /// This end may send.
     writable: bool,
+    /// The peer has ended its sending direction.
+    peer_done: bool,
     /// Neither end has disconnected and the connection is not lost.
     connected: bool,
     /// A control message to be sent.
@@ -91,6 +93,7 @@ impl Stream {
             peer_order: peer.order,
             readable: true,
             writable: true,
+            peer_done: false,
             connected: true,
             pending: None,
             controls: CONTROLS,
@@ -132,8 +135,12 @@ impl Stream {
                 }
                 self.incoming.passed();
             }
-            Message::Control(Control::Disconnect) => self.end(),
+            Message::Control(Control::Disconnect) => {
+                self.peer_done = true;
+                self.end();
+            }
             Message::Control(Control::Shutdown) => {
+                self.peer_done = true;
                 self.readable = false;
                 if !self.writable {
                     self.end();
@@ -276,6 +283,12 @@ impl Stream {
     #[must_use]
     pub fn is_readable(&self) -> bool {
         self.readable
+    }
+
+    /// Whether the peer has ended its sending direction, whatever this end has ended.
+    #[must_use]
+    pub fn is_peer_done(&self) -> bool {
+        self.peer_done
     }
 
     /// Whether this end may send.

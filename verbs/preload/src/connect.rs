@@ -93,6 +93,7 @@ unsafe fn attempt(
         return Err(reason);
     }
     rsockets::set_nonblocking(rsocket, kernel::is_nonblocking(fd));
+    rsockets::be_tcp(rsocket);
     Ok(rsocket)
 }
 

@@ -103,8 +103,6 @@ pub(crate) struct Shared {
     /// Milliseconds of `SO_RCVTIMEO` and `SO_SNDTIMEO`; 0 is none.
     pub(crate) receive_timeout: c_int,
     pub(crate) send_timeout: c_int,
-    /// The program has ended its sending direction.
-    pub(crate) shut: bool,
     /// Address that the program connected to: the rsocket's peer has another port.
     pub(crate) named: Option<(sockaddr_storage, socklen_t)>,
 }

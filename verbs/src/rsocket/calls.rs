@@ -426,7 +426,7 @@ pub(crate) unsafe extern "C" fn rgetpeername(
 ) -> c_int {
     minus_one(|| {
         let peer = match Socket::get(fd)? {
-            Socket::Stream(stream) => stream.lock().peer,
+            Socket::Stream(stream) => stream.peer_addr(),
             Socket::Datagram(datagram) => datagram.udp().peer_addr().ok(),
         };
         // SAFETY: the program's room.

@@ -100,6 +100,16 @@ impl<'a> Vectors<'a> {
         }
     }
 
+    /// Leaves the next octets as they are.
+    pub(super) fn skip(&mut self, octets: usize) {
+        let mut skipped = 0;
+        while skipped < octets
+            && let Some((_, some)) = self.next(octets - skipped)
+        {
+            skipped += some;
+        }
+    }
+
     /// Fills the next octets from a slice.
     pub(super) fn fill(&mut self, from: &[u8]) {
         let mut copied = 0;

@@ -24,6 +24,8 @@ const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 const RDMA_ROUTE: c_int = 4;
+/// Not of rdma-core: ends and errors of a connection are those of TCP, for programs that take it for a TCP socket.
+const RDMA_TCP: c_int = 0x6467;
 
 /// Most entries of a queue.
 const MAX_ENTRIES: u32 = 0xfffe;
@@ -99,6 +101,7 @@ pub(super) unsafe fn set(
             }
             Ok(())
         }
+        (Socket::Stream(stream), SOL_RDMA) if name == RDMA_TCP => stream.be_tcp(),
         (Socket::Stream(stream), SOL_RDMA) => {
             let mut state = stream.lock();
             if state.has_memory() {
@@ -267,6 +270,7 @@ fn number(stream: &StreamSocket, level: c_int, name: c_int) -> Option<c_int> {
         // A result that was not fetched yet counts.
         let _ = stream.finish_connect();
         let error = stream.lock().error.take();
+        let error = error.or_else(|| stream.connected()?.lock().take_error());
         return Some(error.map_or(0, |errno| errno as c_int));
     }
     let state = stream.lock();

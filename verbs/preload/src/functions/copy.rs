@@ -5,6 +5,7 @@ use crate::functions::{Way, receiving, sending};
 use crate::system::{errno, kernel, next, rsockets};
 use crate::table::{self, Face};
 use libc::{MSG_DONTWAIT, POLLOUT, c_int, c_uint, c_void, off_t, size_t, ssize_t};
+use std::ptr;
 
 /// Octets that are copied at a time.
 const CHUNK: usize = 64 << 10;
@@ -49,7 +50,7 @@ unsafe fn copy_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
         };
         // SAFETY: as many octets as were read.
         let result = unsafe { rsockets::rsend(rsocket, room.as_ptr().cast(), read, 0) };
-        let Ok(moved) = usize::try_from(sent(rsocket, result, 0)) else {
+        let Ok(moved) = usize::try_from(sent(result, 0)) else {
             failed = true;
             break;
         };
@@ -113,6 +114,12 @@ fn from_pipe(pipe: c_int, rsocket: c_int, size: usize, waits: bool) -> ssize_t {
     if !waits && kernel::poll(&mut [kernel::readable(pipe)], 0) <= 0 {
         return errno::fail(libc::EAGAIN);
     }
+    // A connection that takes no more leaves the octets in the pipe.
+    // SAFETY: no octets.
+    let result = unsafe { rsockets::rsend(rsocket, ptr::null(), 0, 0) };
+    if sent(result, 0) < 0 {
+        return -1;
+    }
     let mut room = vec![0_u8; CHUNK.min(size)];
     // SAFETY: room for as many octets.
     let read = unsafe { next::read(pipe, room.as_mut_ptr().cast(), room.len()) };
@@ -124,7 +131,7 @@ fn from_pipe(pipe: c_int, rsocket: c_int, size: usize, waits: bool) -> ssize_t {
         let rest: *const c_void = room[done..].as_ptr().cast();
         // SAFETY: as many octets as are left.
         let result = unsafe { rsockets::rsend(rsocket, rest, read - done, 0) };
-        match usize::try_from(sent(rsocket, result, 0)) {
+        match usize::try_from(sent(result, 0)) {
             Ok(moved) => done += moved,
             Err(_) if errno::get() == libc::EAGAIN => {
                 rsockets::poll_one(rsocket, POLLOUT, -1);
@@ -169,6 +176,7 @@ unsafe extern "C" fn splice(
             unsafe { next::splice(from, from_offset, to, to_offset, size, flags) }
         }
         (true, true) => errno::fail(libc::EINVAL),
+        _ if size == 0 => 0,
         (true, false) => match receiving(from, 0) {
             Way::Rsocket(it) => to_pipe(it, to, size, if waits { 0 } else { MSG_DONTWAIT }),
             Way::Fails(error) => errno::fail(error),

@@ -2,22 +2,14 @@
 
 use crate::functions::{Way, receiving, sending};
 use crate::system::{errno, next, rsockets};
-use crate::table;
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
 
-/// Result of a call that sent. A program that has ended its sending direction gets `EPIPE` and `SIGPIPE`, as of TCP.
-pub(super) fn sent(rsocket: c_int, result: ssize_t, flags: c_int) -> ssize_t {
-    if result >= 0 || errno::get() != libc::ECONNRESET {
-        return result;
-    }
-    if table::shared().get(&rsocket).is_some_and(|it| it.shut) {
-        if flags & libc::MSG_NOSIGNAL == 0 {
-            // SAFETY: a signal to the calling thread.
-            unsafe { libc::raise(libc::SIGPIPE) };
-        }
+/// Result of a call that sent: `EPIPE` comes with `SIGPIPE`.
+pub(super) fn sent(result: ssize_t, flags: c_int) -> ssize_t {
+    if result < 0 && errno::get() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+        // SAFETY: a signal to the calling thread.
+        unsafe { libc::raise(libc::SIGPIPE) };
         errno::set(libc::EPIPE);
-    } else {
-        errno::set(libc::ECONNRESET);
     }
     result
 }
@@ -35,6 +27,7 @@ unsafe extern "C" fn read(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
     match receiving(fd, 0) {
         // SAFETY: the caller's arguments.
         Way::Kernel => unsafe { next::read(fd, to, size) },
+        Way::Rsocket(_) if size == 0 => 0,
         // SAFETY: the caller's arguments.
         Way::Rsocket(rsocket) => unsafe { rsockets::rrecv(rsocket, to, size, 0) },
         Way::Fails(error) => errno::fail(error),
@@ -47,9 +40,24 @@ unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t
         // SAFETY: the caller's arguments.
         Way::Kernel => unsafe { next::readv(fd, to, count) },
         // SAFETY: the caller's arguments.
+        Way::Rsocket(_) if unsafe { are_empty(to, count) } => 0,
+        // SAFETY: the caller's arguments.
         Way::Rsocket(rsocket) => unsafe { rsockets::rreadv(rsocket, to, count) },
         Way::Fails(error) => errno::fail(error),
     }
+}
+
+/// Whether vectors have no octets: readv(2) and writev(2) return at once.
+///
+/// # Safety
+/// `vectors` is NULL or has `count` elements.
+unsafe fn are_empty(vectors: *const iovec, count: c_int) -> bool {
+    let Some(count) = usize::try_from(count).ok().filter(|_| !vectors.is_null()) else {
+        return false;
+    };
+    // SAFETY: not NULL, so as many elements.
+    let vectors = unsafe { std::slice::from_raw_parts(vectors, count) };
+    vectors.iter().all(|it| it.iov_len == 0)
 }
 
 #[unsafe(no_mangle)]
@@ -96,7 +104,7 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, size: size_t) -> ssiz
         Way::Rsocket(rsocket) => {
             // SAFETY: the caller's arguments.
             let result = unsafe { rsockets::rsend(rsocket, from, size, 0) };
-            sent(rsocket, result, 0)
+            sent(result, 0)
         }
         Way::Fails(error) => errno::fail(error),
     }
@@ -107,10 +115,12 @@ unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssiz
     match sending(fd, 0) {
         // SAFETY: the caller's arguments.
         Way::Kernel => unsafe { next::writev(fd, from, count) },
+        // SAFETY: the caller's arguments.
+        Way::Rsocket(_) if unsafe { are_empty(from, count) } => 0,
         Way::Rsocket(rsocket) => {
             // SAFETY: the caller's arguments.
             let result = unsafe { rsockets::rwritev(rsocket, from, count) };
-            sent(rsocket, result, 0)
+            sent(result, 0)
         }
         Way::Fails(error) => errno::fail(error),
     }
@@ -125,7 +135,7 @@ unsafe extern "C" fn send(fd: c_int, from: *const c_void, size: size_t, flags: c
         Way::Rsocket(rsocket) => {
             // SAFETY: the caller's arguments.
             let result = unsafe { rsockets::rsend(rsocket, from, size, flags) };
-            sent(rsocket, result, flags)
+            sent(result, flags)
         }
         Way::Fails(error) => errno::fail(error),
     }

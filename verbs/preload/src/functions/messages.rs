@@ -63,7 +63,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     };
     // SAFETY: the caller's vectors.
     let result = unsafe { rsockets::rsendmsg(rsocket, &raw const copy, flags) };
-    sent(rsocket, result, flags)
+    sent(result, flags)
 }
 
 /// Handles messages one by one until one fails. Returns how many were handled.

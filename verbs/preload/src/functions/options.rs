@@ -3,12 +3,13 @@
 use crate::connect::take_timeouts;
 use crate::functions::setup::duplicated;
 use crate::process;
-use crate::system::{address, errno, next, rsockets};
+use crate::system::address::{self, length_of};
+use crate::system::{errno, next, rsockets};
 use crate::table::{self, Face};
 use libc::{
     F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, IPPROTO_TCP, O_NONBLOCK, SO_ERROR, SO_KEEPALIVE,
     SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, TCP_KEEPIDLE, c_int, c_long, c_ulong, c_void, sockaddr,
-    socklen_t,
+    sockaddr_storage, socklen_t,
 };
 
 /// Octets that `FIONREAD` counts at most.
@@ -80,13 +81,19 @@ unsafe extern "C" fn getpeername(fd: c_int, to: *mut sockaddr, length: *mut sock
         // SAFETY: the caller's arguments.
         return unsafe { next::getpeername(fd, to, length) };
     };
+    let mut room = length_of::<sockaddr_storage>();
+    // SAFETY: plain data for which zero is a valid value.
+    let mut peer: sockaddr_storage = unsafe { std::mem::zeroed() };
+    // SAFETY: room for any address.
+    if unsafe { rsockets::rgetpeername(rsocket, (&raw mut peer).cast(), &raw mut room) } != 0 {
+        return -1;
+    }
     let named = table::shared().get(&rsocket).and_then(|it| it.named);
-    match named {
-        // SAFETY: the caller's room.
-        Some(named) if unsafe { address::write(named, to, length) } => 0,
-        Some(_) => errno::fail(libc::EFAULT),
-        // SAFETY: the caller's arguments.
-        None => unsafe { rsockets::rgetpeername(rsocket, to, length) },
+    // SAFETY: the caller's room.
+    if unsafe { address::write(named.unwrap_or((peer, room)), to, length) } {
+        0
+    } else {
+        errno::fail(libc::EFAULT)
     }
 }
 

@@ -30,6 +30,9 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
 /// The UDP port of a listener's number may be bound by the program, which then has it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+    if matches!(table::get(fd), Some(Face::Connection { .. })) {
+        return errno::fail(libc::EINVAL);
+    }
     // SAFETY: the caller's arguments.
     let result = unsafe { next::bind(fd, to, length) };
     if result == 0 || errno::get() != libc::EADDRINUSE {
@@ -47,6 +50,9 @@ unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, length: socklen_t) -> 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if matches!(table::get(fd), Some(Face::Connection { .. })) {
+        return errno::fail(libc::EINVAL);
+    }
     // SAFETY: the caller's arguments.
     let result = unsafe { next::listen(fd, backlog) };
     if result == 0 && table::get(fd) == Some(Face::Socket) {
@@ -84,6 +90,7 @@ unsafe fn accepted(
         return errno::fail(error);
     }
     rsockets::set_nonblocking(rsocket, flags & SOCK_NONBLOCK != 0);
+    rsockets::be_tcp(rsocket);
     table::connected(fd, rsocket, None);
     // SAFETY: room of the caller.
     let peer = address::from(|to, length| unsafe { rsockets::rgetpeername(rsocket, to, length) });
@@ -171,17 +178,8 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     match table::get(fd) {
-        Some(Face::Connection { rsocket, .. }) => {
-            // SAFETY: numbers only.
-            let result = unsafe { rsockets::rshutdown(rsocket, how) };
-            if result == 0
-                && how != libc::SHUT_RD
-                && let Some(shared) = table::shared().get_mut(&rsocket)
-            {
-                shared.shut = true;
-            }
-            result
-        }
+        // SAFETY: numbers only.
+        Some(Face::Connection { rsocket, .. }) => unsafe { rsockets::rshutdown(rsocket, how) },
         Some(Face::Parents) => errno::fail(process::refuse()),
         // SAFETY: the caller's arguments.
         _ => unsafe { next::shutdown(fd, how) },

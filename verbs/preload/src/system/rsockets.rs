@@ -1,5 +1,6 @@
 //! The functions of rsockets, from the `librdmacm.so.1` that `dgiwarp-run` preloads.
 
+use crate::system::address::length_of;
 use libc::{
     c_int, c_long, c_void, epoll_event, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t,
     ssize_t,
@@ -84,6 +85,18 @@ pub(crate) fn set_nonblocking(rsocket: c_int, nonblocking: bool) {
     let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
     // SAFETY: numbers only.
     unsafe { rfcntl(rsocket, libc::F_SETFL, flags.into()) };
+}
+
+/// Level of the options of rsockets, and the option by which ends and errors of a connection become those of TCP.
+const SOL_RDMA: c_int = 0x10000;
+const RDMA_TCP: c_int = 0x6467;
+
+/// Makes a connection end and fail as one of TCP does.
+pub(crate) fn be_tcp(rsocket: c_int) {
+    let on: c_int = 1;
+    let value = (&raw const on).cast();
+    // SAFETY: a number, and its length.
+    unsafe { rsetsockopt(rsocket, SOL_RDMA, RDMA_TCP, value, length_of::<c_int>()) };
 }
 
 /// Polls one rsocket. Returns its events, none at the end of the time in milliseconds, or `None` with errno.

@@ -6,6 +6,7 @@ use crate::rsocket::edges::Edges;
 use crate::rsocket::events::Mailbox;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::stream::maps::Maps;
+use crate::rsocket::stream::tcp::Tcp;
 use crate::rsocket::wait::{Waiters, now, readable, sleep, waker};
 use dgiwarp::{
     Access, Buffer, CompChannel, Cq, MAX_INLINE_DATA, Mr, QpAttr, RcOperation, RcOptions, RcQp,
@@ -57,6 +58,8 @@ pub(in crate::rsocket) struct Data {
     pub(in crate::rsocket) edges: Edges,
     /// A call has found no room to send, and none has come since.
     pub(in crate::rsocket) starved: bool,
+    /// Ends and errors as of TCP, where the program takes the socket for one.
+    pub(in crate::rsocket) tcp: Option<Tcp>,
 }
 
 impl Data {
@@ -179,6 +182,7 @@ impl Connection {
                 maps: Maps::default(),
                 edges: Edges::default(),
                 starved: false,
+                tcp: None,
             }),
         };
         for n in 0..receives {
@@ -207,9 +211,15 @@ impl Connection {
 
     /// Ends the stream with an error for calls of the program, unless it has ended.
     pub(in crate::rsocket) fn lose(&self, data: &mut Data, errno: Errno) {
-        if data.is_connected() && data.lost.is_none() {
+        // A program that has ended both directions misses nothing.
+        let is_used = |stream: &Stream| stream.is_readable() || stream.is_writable();
+        let is_used = data.tcp.is_none() || data.stream.as_ref().is_none_or(is_used);
+        if data.is_connected() && data.lost.is_none() && is_used {
             tracing::debug!(qpn = self.qp.qpn(), %errno, "the connection of a socket is lost");
             data.lost = Some(errno);
+            if let Some(tcp) = &mut data.tcp {
+                tcp.fail(errno);
+            }
         }
         if let Some(stream) = &mut data.stream {
             stream.handle_end();
@@ -495,6 +505,9 @@ impl Connection {
         self.advance(&mut data);
         if let Some(stream) = &mut data.stream {
             stream.shut_down(how);
+        }
+        if let Some(tcp) = &mut data.tcp {
+            tcp.shut_down(how);
         }
         data.edges.ended();
         self.post_due(&mut data);

@@ -2,6 +2,7 @@
 
 use crate::rsocket::iovec::Vectors;
 use crate::rsocket::stream::connection::{Connection, Data};
+use crate::rsocket::stream::tcp::Sending;
 use crate::rsocket::wait::{Waiting, now};
 use dgiwarp::MAX_INLINE_DATA;
 use dgiwarp_sockets::{Part, Post};
@@ -48,14 +49,21 @@ impl Connection {
         let all = from.left();
         let mut longest = FIRST;
         self.announce_maps(waiting)?;
-        while from.left() > 0 {
+        // With TCP a call without octets reports an error.
+        while from.left() > 0 || all == 0 {
             let done = all - from.left();
             let mut data = self.lock();
             if !data.stream.as_ref().is_some_and(|it| it.can_send()) {
                 self.advance(&mut data);
             }
-            if let Some(errno) = send_error(&data) {
-                return partial(done, errno);
+            match data.sending(done > 0) {
+                Sending::Fails(errno) => return partial(done, errno),
+                Sending::Goes | Sending::Lost if all == 0 => break,
+                Sending::Lost => {
+                    data.lose_octets();
+                    return Ok(all);
+                }
+                Sending::Goes => {}
             }
             let most = from.left().min(longest);
             let post = data.stream.as_mut().and_then(|stream| {
@@ -102,7 +110,7 @@ impl Connection {
         }
     }
 
-    /// Receives octets: at least one where the call waits, and all with `MSG_WAITALL`. None are the end.
+    /// Receives octets: at least one where the call waits, and all with `MSG_WAITALL`. None are the end. `MSG_TRUNC` drops them, as with TCP.
     pub(in crate::rsocket) fn receive(
         &self,
         to: &mut Vectors<'_>,
@@ -124,8 +132,12 @@ impl Connection {
                     if octets == 0 {
                         break;
                     }
-                    let (buffer, at) = self.received_at(at);
-                    to.fill_from(buffer, at, octets);
+                    if flags & libc::MSG_TRUNC == 0 {
+                        let (buffer, at) = self.received_at(at);
+                        to.fill_from(buffer, at, octets);
+                    } else {
+                        to.skip(octets);
+                    }
                     if peeks {
                         skip += octets;
                     } else {
@@ -136,14 +148,19 @@ impl Connection {
             }
             let done = all - to.left();
             let enough = done > 0 && (flags & libc::MSG_WAITALL == 0 || peeks);
-            if enough || to.left() == 0 {
+            // With TCP a call without room waits for octets too.
+            let none = all == 0 && (data.buffered() > 0 || data.tcp.is_none());
+            if enough || none || all > 0 && to.left() == 0 {
                 return Ok(done);
             }
             if data.stream.as_ref().is_some_and(|it| !it.is_readable()) || data.lost.is_some() {
-                return match data.lost {
-                    Some(errno) => partial(done, errno),
-                    None => Ok(done),
+                // An error after some octets is that of the next call.
+                let error = if done > 0 {
+                    None
+                } else {
+                    data.end_of_receive()
                 };
+                return error.map_or(Ok(done), Err);
             }
             drop(data);
             if let Err(errno) = waiting.wait(self, Data::can_read) {
@@ -151,10 +168,4 @@ impl Connection {
             }
         }
     }
-}
-
-/// Reason why nothing can be sent any more.
-pub(in crate::rsocket) fn send_error(data: &Data) -> Option<Errno> {
-    let ended = data.stream.as_ref().is_some_and(|it| !it.is_writable());
-    data.lost.or_else(|| ended.then_some(Errno::ECONNRESET))
 }

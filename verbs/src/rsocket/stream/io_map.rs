@@ -4,8 +4,8 @@ use crate::ffi::errno;
 use crate::mem::mr::mapped;
 use crate::rsocket::iovec::{Vectors, one};
 use crate::rsocket::stream::connection::{Connection, Data};
-use crate::rsocket::stream::data::send_error;
 use crate::rsocket::stream::maps::Map;
+use crate::rsocket::stream::tcp::Sending;
 use crate::rsocket::wait::Waiting;
 use dgiwarp::Access;
 use dgiwarp_sockets::wire::{IoMap, Sge};
@@ -78,7 +78,7 @@ impl Connection {
                 return Ok(());
             };
             self.advance(&mut data);
-            if let Some(errno) = send_error(&data) {
+            if let Sending::Fails(errno) = data.sending(false) {
                 return Err(errno);
             }
             let Data { stream, maps, .. } = &mut *data;
@@ -120,7 +120,7 @@ impl Connection {
             let done = all - from.left();
             let mut data = self.lock();
             self.advance(&mut data);
-            if let Some(errno) = send_error(&data) {
+            if let Sending::Fails(errno) = data.sending(false) {
                 return if done > 0 { Ok(done) } else { Err(errno) };
             }
             let at = offset.wrapping_add(u64::try_from(done).unwrap_or(0));

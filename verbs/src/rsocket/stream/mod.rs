@@ -6,3 +6,4 @@ pub(super) mod io_map;
 pub(super) mod keepalive;
 pub(super) mod maps;
 pub(super) mod socket;
+pub(super) mod tcp;

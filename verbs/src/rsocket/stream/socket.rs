@@ -12,7 +12,7 @@ use crate::rsocket::wait::Waiting;
 use crate::rsocket::wait::now;
 use dgiwarp::{ChannelListener, ConnectionPort, MpaConfig, PortOptions, RcRequest, ReadDepths};
 use dgiwarp_sockets::{Config, Shutdown};
-use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, c_int, c_short, pollfd};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, c_int, c_short, pollfd};
 use nix::errno::Errno;
 use parking_lot::{Mutex, MutexGuard};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -404,7 +404,17 @@ impl StreamSocket {
             Err(Errno::EAGAIN) => return Err(Errno::ENOTCONN),
             Err(errno) => return Err(errno),
         };
+        if connection.is_closed() {
+            return Err(Errno::ENOTCONN);
+        }
         connection.shut_down(how, now() + LINGER);
+        Ok(())
+    }
+
+    /// From now on ends and errors are those of TCP.
+    pub(in crate::rsocket) fn be_tcp(&self) -> Result<(), Errno> {
+        let connection = self.connection()?;
+        connection.lock().tcp.get_or_insert_default();
         Ok(())
     }
 
@@ -439,6 +449,14 @@ impl StreamSocket {
     pub(in crate::rsocket) fn local_addr(&self) -> SocketAddr {
         let state = self.lock();
         state.local.unwrap_or_else(|| any(state.options.v6))
+    }
+
+    /// The peer's address, if there is one.
+    pub(in crate::rsocket) fn peer_addr(&self) -> Option<SocketAddr> {
+        if self.connected().is_some_and(|it| it.is_closed()) {
+            return None;
+        }
+        self.lock().peer
     }
 
     /// Begins keep-alives, or changes when the next is due.
@@ -478,7 +496,7 @@ impl StreamSocket {
         };
         let mut data = connection.lock();
         connection.advance(&mut data);
-        (readiness(&data, events), Some(data.edges))
+        (data.readiness(events), Some(data.edges))
     }
 
     /// Prepares the calling thread to sleep, unless an event is there. The descriptor to sleep at.
@@ -490,10 +508,9 @@ impl StreamSocket {
         let events = interest.events;
         match self.connected() {
             Some(connection) => {
-                let ready =
-                    |data: &Data| interest.is_met(readiness(data, events), Some(data.edges));
+                let ready = |data: &Data| interest.is_met(data.readiness(events), Some(data.edges));
                 if connection.arm(waker, ready) {
-                    return Err(readiness(&connection.lock(), events));
+                    return Err(connection.lock().readiness(events));
                 }
                 Ok(crate::rsocket::wait::readable(connection.wait_fd()))
             }
@@ -510,29 +527,6 @@ impl StreamSocket {
             connection.disarm(waker);
         }
     }
-}
-
-fn readiness(data: &Data, events: c_short) -> c_short {
-    let mut found = 0;
-    if data.can_read() {
-        found |= events & POLLIN;
-    }
-    if data.can_send() {
-        found |= events & POLLOUT;
-    }
-    if !data.is_readable() {
-        found |= events & POLLRDHUP;
-    }
-    // Octets that came before the end are read first: programs take POLLHUP for the end.
-    if data.buffered() > 0 && events & POLLIN != 0 {
-        return found;
-    }
-    if data.lost.is_some() {
-        found |= POLLERR | POLLHUP;
-    } else if !data.is_connected() {
-        found |= POLLHUP;
-    }
-    found
 }
 
 impl State {
