@@ -13,6 +13,7 @@ mod limits;
 mod linking;
 mod lives;
 mod mpi;
+mod oracle;
 mod others;
 mod paths;
 mod perftest;
