@@ -135,8 +135,8 @@ fn wait(rsocket: c_int) -> Result<(), &'static str> {
     }
 }
 
-/// Milliseconds of `SO_RCVTIMEO` or `SO_SNDTIMEO` as the kernel's socket has it; 0 is none.
-fn timeout(fd: c_int, name: c_int) -> c_int {
+/// `SO_RCVTIMEO` or `SO_SNDTIMEO` as the kernel's socket has it.
+fn timeout(fd: c_int, name: c_int) -> timeval {
     let mut time = timeval {
         tv_sec: 0,
         tv_usec: 0,
@@ -144,45 +144,27 @@ fn timeout(fd: c_int, name: c_int) -> c_int {
     let mut length = length_of::<timeval>();
     let value = (&raw mut time).cast();
     // SAFETY: room for a time, and its length.
-    if unsafe { crate::system::next::getsockopt(fd, SOL_SOCKET, name, value, &raw mut length) } != 0
-    {
-        return 0;
-    }
-    let micros = time.tv_sec.saturating_mul(1_000_000) + time.tv_usec;
-    c_int::try_from(micros.saturating_add(999) / 1000).unwrap_or(c_int::MAX)
+    unsafe { crate::system::next::getsockopt(fd, SOL_SOCKET, name, value, &raw mut length) };
+    time
 }
 
-/// Milliseconds that a call on a connection waits at most; 0 is none.
-pub(crate) fn timeout_of(rsocket: c_int, receives: bool) -> c_int {
-    let shared = table::shared();
-    shared.get(&rsocket).map_or(0, |it| {
-        if receives {
-            it.receive_timeout
-        } else {
-            it.send_timeout
-        }
-    })
-}
-
-/// Takes over the times that calls on a face wait at most.
+/// Takes over the times that calls on a connection wait at most.
 pub(crate) fn take_timeouts(fd: c_int, rsocket: c_int) {
-    let receive = timeout(fd, libc::SO_RCVTIMEO);
-    let send = timeout(fd, libc::SO_SNDTIMEO);
-    let mut shared = table::shared();
-    if let Some(state) = shared.get_mut(&rsocket) {
-        if receive == 0 && send == 0 && state.receive_timeout == 0 && state.send_timeout == 0 {
-            return;
-        }
-        (state.receive_timeout, state.send_timeout) = (receive, send);
-        let timed = true;
-        table::replace(fd, Some(table::Face::Connection { rsocket, timed }));
+    for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        let time = timeout(fd, name);
+        let value = (&raw const time).cast();
+        // SAFETY: a time, and its length.
+        unsafe { rsockets::rsetsockopt(rsocket, SOL_SOCKET, name, value, length_of::<timeval>()) };
     }
 }
 
 /// Milliseconds that accept(2) waits at most; negative is for ever.
 pub(crate) fn accept_timeout(fd: c_int) -> c_int {
-    match timeout(fd, libc::SO_RCVTIMEO) {
-        0 => -1,
-        time => time,
+    let time = timeout(fd, libc::SO_RCVTIMEO);
+    let micros = time.tv_sec.saturating_mul(1_000_000) + time.tv_usec;
+    match c_int::try_from(micros.saturating_add(999) / 1000) {
+        Ok(0) => -1,
+        Ok(millis) => millis,
+        Err(_) => c_int::MAX,
     }
 }

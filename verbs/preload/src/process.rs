@@ -110,7 +110,7 @@ pub(crate) fn end() {
         return;
     }
     for (fd, face) in table::all() {
-        if let Face::Connection { rsocket, .. } = face {
+        if let Face::Connection { rsocket } = face {
             table::replace(fd, None);
             // SAFETY: a connection of this process, which ends.
             unsafe { rsockets::rclose(rsocket) };

@@ -21,11 +21,7 @@ pub(crate) enum Face {
     /// A listening TCP socket, by its number in [`crate::listener`].
     Listener(u32),
     /// A connection: its rsocket. The kernel's socket at the number is not connected.
-    Connection {
-        rsocket: c_int,
-        /// It has `SO_RCVTIMEO` or `SO_SNDTIMEO`.
-        timed: bool,
-    },
+    Connection { rsocket: c_int },
     /// An epoll set with its poll set of rsockets.
     PollSet(c_int),
     /// A connection of the process that forked this one.
@@ -38,9 +34,7 @@ impl Face {
         match self {
             Self::Socket => 1 << 32,
             Self::Listener(id) => 2 << 32 | u64::from(id),
-            Self::Connection { rsocket, timed } => {
-                3 << 32 | u64::from(timed) << 40 | number(rsocket)
-            }
+            Self::Connection { rsocket } => 3 << 32 | number(rsocket),
             Self::PollSet(set) => 4 << 32 | number(set),
             Self::Parents => 5 << 32,
         }
@@ -53,7 +47,6 @@ impl Face {
             2 => Self::Listener(low),
             3 => Self::Connection {
                 rsocket: low.cast_signed(),
-                timed: word >> 40 & 1 == 1,
             },
             4 => Self::PollSet(low.cast_signed()),
             5 => Self::Parents,
@@ -100,9 +93,6 @@ pub(crate) fn all() -> Vec<(c_int, Face)> {
 pub(crate) struct Shared {
     /// Descriptors, which dup(2) has made one connection of.
     pub(crate) faces: usize,
-    /// Milliseconds of `SO_RCVTIMEO` and `SO_SNDTIMEO`; 0 is none.
-    pub(crate) receive_timeout: c_int,
-    pub(crate) send_timeout: c_int,
     /// Address that the program connected to: the rsocket's peer has another port.
     pub(crate) named: Option<(sockaddr_storage, socklen_t)>,
 }
@@ -116,14 +106,9 @@ pub(crate) fn shared() -> MutexGuard<'static, BTreeMap<c_int, Shared>> {
 
 /// Makes a descriptor the face of a new connection.
 pub(crate) fn connected(fd: c_int, rsocket: c_int, named: Option<(sockaddr_storage, socklen_t)>) {
-    let first = Shared {
-        faces: 1,
-        named,
-        ..Shared::default()
-    };
+    let first = Shared { faces: 1, named };
     shared().insert(rsocket, first);
-    let timed = false;
-    replace(fd, Some(Face::Connection { rsocket, timed }));
+    replace(fd, Some(Face::Connection { rsocket }));
 }
 
 #[cfg(test)]
@@ -139,14 +124,8 @@ mod tests {
         for face in [
             Face::Socket,
             Face::Listener(7),
-            Face::Connection {
-                rsocket: 12,
-                timed: true,
-            },
-            Face::Connection {
-                rsocket: 70_000,
-                timed: false,
-            },
+            Face::Connection { rsocket: 12 },
+            Face::Connection { rsocket: 70_000 },
             Face::PollSet(9),
             Face::Parents,
         ] {

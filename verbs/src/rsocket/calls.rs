@@ -200,7 +200,7 @@ unsafe fn receive(
     match Socket::get(fd)? {
         Socket::Stream(stream) => {
             let connection = stream.connection()?;
-            let count = connection.receive(&mut to, flags, stream.waiting(flags))?;
+            let count = connection.receive(&mut to, flags, stream.receiving(flags))?;
             let peer = stream.lock().peer;
             Ok((count, peer))
         }
@@ -233,7 +233,7 @@ unsafe fn send(
         Socket::Stream(_) if to.is_some() => Err(Errno::EISCONN),
         Socket::Stream(stream) => {
             let connection = stream.connection()?;
-            connection.send(&mut from, stream.waiting(flags))
+            connection.send(&mut from, stream.sending(flags))
         }
         Socket::Datagram(datagram) => datagram.send(&mut from, to, datagram.waiting(flags)),
     }
@@ -567,7 +567,7 @@ pub(crate) unsafe extern "C" fn riowrite(
         let vectors = [one(buffer, count)];
         // SAFETY: the program's buffer.
         let mut from = unsafe { Vectors::new(&vectors) }?;
-        connection.write_to_map(&mut from, offset.cast_unsigned(), stream.waiting(flags))
+        connection.write_to_map(&mut from, offset.cast_unsigned(), stream.sending(flags))
     });
     // riowrite(3) returns a number without a sign, as rdma-core declares it.
     written.cast_unsigned()

@@ -8,14 +8,16 @@ use crate::rsocket::table::Socket;
 use dgiwarp_sockets::wire::{scale_of, slots_of};
 use libc::{
     IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_ACCEPTCONN, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE,
-    SO_LINGER, SO_OOBINLINE, SO_PROTOCOL, SO_RCVBUF, SO_REUSEADDR, SO_SNDBUF, SO_TYPE, SOL_SOCKET,
-    TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_MAXSEG, TCP_NODELAY, c_int, linger, socklen_t,
+    SO_LINGER, SO_OOBINLINE, SO_PROTOCOL, SO_RCVBUF, SO_RCVTIMEO, SO_REUSEADDR, SO_SNDBUF,
+    SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_MAXSEG,
+    TCP_NODELAY, c_int, linger, socklen_t, timeval,
 };
 use nix::errno::Errno;
 use std::ffi::c_void;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Level of the options of rsockets.
 const SOL_RDMA: c_int = 0x10000;
@@ -111,6 +113,21 @@ pub(super) unsafe fn set(
         }
         (Socket::Stream(_), SOL_SOCKET) if name == SO_LINGER && size < size_of::<linger>() => {
             Err(Errno::EINVAL)
+        }
+        (Socket::Stream(stream), SOL_SOCKET) if matches!(name, SO_RCVTIMEO | SO_SNDTIMEO) => {
+            if size < size_of::<timeval>() {
+                return Err(Errno::EINVAL);
+            }
+            // SAFETY: as many octets as a time has.
+            let time = unsafe { load(value.cast::<timeval>()) }?;
+            let millis = time.tv_sec.saturating_mul(1000) + (time.tv_usec + 999) / 1000;
+            let millis = u32::try_from(millis).unwrap_or(u32::MAX);
+            let to = match name {
+                SO_RCVTIMEO => &stream.receive_millis,
+                _ => &stream.send_millis,
+            };
+            to.store(millis, Ordering::Relaxed);
+            Ok(())
         }
         (Socket::Stream(stream), SOL_SOCKET) => set_socket(stream, name, number),
         (Socket::Stream(stream), IPPROTO_TCP) => set_tcp(stream, name, number),

@@ -1,7 +1,7 @@
 //! Calls that copy from one descriptor to another within the kernel, done by copying through memory.
 
 use crate::functions::data::sent;
-use crate::functions::{Way, receiving, sending};
+use crate::functions::{Way, way};
 use crate::system::{errno, kernel, next, rsockets};
 use crate::table::{self, Face};
 use libc::{MSG_DONTWAIT, POLLOUT, c_int, c_uint, c_void, off_t, size_t, ssize_t};
@@ -22,7 +22,7 @@ fn is_connection(fd: c_int) -> bool {
 /// # Safety
 /// `offset` is NULL or a position.
 unsafe fn copy_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    let rsocket = match sending(to, 0) {
+    let rsocket = match way(to) {
         Way::Rsocket(rsocket) => rsocket,
         Way::Fails(error) => return errno::fail(error),
         Way::Kernel => return errno::fail(libc::EINVAL),
@@ -177,12 +177,12 @@ unsafe extern "C" fn splice(
         }
         (true, true) => errno::fail(libc::EINVAL),
         _ if size == 0 => 0,
-        (true, false) => match receiving(from, 0) {
+        (true, false) => match way(from) {
             Way::Rsocket(it) => to_pipe(it, to, size, if waits { 0 } else { MSG_DONTWAIT }),
             Way::Fails(error) => errno::fail(error),
             Way::Kernel => errno::fail(libc::EINVAL),
         },
-        (false, true) => match sending(to, 0) {
+        (false, true) => match way(to) {
             Way::Rsocket(it) => from_pipe(from, it, size, waits && !kernel::is_nonblocking(to)),
             Way::Fails(error) => errno::fail(error),
             Way::Kernel => errno::fail(libc::EINVAL),

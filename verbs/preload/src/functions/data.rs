@@ -1,6 +1,6 @@
 //! Calls that send and receive octets.
 
-use crate::functions::{Way, receiving, sending};
+use crate::functions::{Way, way};
 use crate::system::{errno, next, rsockets};
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
 
@@ -24,7 +24,7 @@ pub(super) fn refused(flags: c_int) -> Option<c_int> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn read(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
-    match receiving(fd, 0) {
+    match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel => unsafe { next::read(fd, to, size) },
         Way::Rsocket(_) if size == 0 => 0,
@@ -36,7 +36,7 @@ unsafe extern "C" fn read(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
-    match receiving(fd, 0) {
+    match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel => unsafe { next::readv(fd, to, count) },
         // SAFETY: the caller's arguments.
@@ -62,7 +62,7 @@ unsafe fn are_empty(vectors: *const iovec, count: c_int) -> bool {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, size: size_t, flags: c_int) -> ssize_t {
-    match receiving(fd, flags) {
+    match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel => unsafe { next::recv(fd, to, size, flags) },
         Way::Rsocket(rsocket) => match refused(flags) {
@@ -83,7 +83,7 @@ unsafe extern "C" fn recvfrom(
     from: *mut sockaddr,
     length: *mut socklen_t,
 ) -> ssize_t {
-    if matches!(receiving(fd, libc::MSG_DONTWAIT), Way::Kernel) {
+    if matches!(way(fd), Way::Kernel) {
         // SAFETY: the caller's arguments.
         return unsafe { next::recvfrom(fd, to, size, flags, from, length) };
     }
@@ -98,7 +98,7 @@ unsafe extern "C" fn recvfrom(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, from: *const c_void, size: size_t) -> ssize_t {
-    match sending(fd, 0) {
+    match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel => unsafe { next::write(fd, from, size) },
         Way::Rsocket(rsocket) => {
@@ -112,7 +112,7 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, size: size_t) -> ssiz
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
-    match sending(fd, 0) {
+    match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel => unsafe { next::writev(fd, from, count) },
         // SAFETY: the caller's arguments.
@@ -128,7 +128,7 @@ unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssiz
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn send(fd: c_int, from: *const c_void, size: size_t, flags: c_int) -> ssize_t {
-    match sending(fd, flags) {
+    match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel => unsafe { next::send(fd, from, size, flags) },
         Way::Rsocket(_) if flags & libc::MSG_OOB != 0 => errno::fail(libc::EOPNOTSUPP),
@@ -151,7 +151,7 @@ unsafe extern "C" fn sendto(
     to: *const sockaddr,
     length: socklen_t,
 ) -> ssize_t {
-    if matches!(sending(fd, libc::MSG_DONTWAIT), Way::Kernel) {
+    if matches!(way(fd), Way::Kernel) {
         // SAFETY: the caller's arguments.
         return unsafe { next::sendto(fd, from, size, flags, to, length) };
     }

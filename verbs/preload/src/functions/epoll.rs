@@ -39,7 +39,7 @@ unsafe extern "C" fn epoll_ctl(
 ) -> c_int {
     let face = table::get(fd);
     let id = match face {
-        Some(Face::Connection { rsocket, .. }) if process::is_owner() => {
+        Some(Face::Connection { rsocket }) if process::is_owner() => {
             let Some(poll_set) = sets::poll_set(set) else {
                 return -1;
             };

@@ -1,7 +1,7 @@
 //! Calls with message headers.
 
 use crate::functions::data::{refused, sent};
-use crate::functions::{Way, receiving, sending};
+use crate::functions::{Way, way};
 use crate::system::{errno, next, rsockets};
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 use std::ptr;
@@ -25,7 +25,7 @@ unsafe fn plain(message: *const msghdr) -> Option<msghdr> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let rsocket = match receiving(fd, flags) {
+    let rsocket = match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel => return unsafe { next::recvmsg(fd, message, flags) },
         Way::Fails(error) => return errno::fail(error),
@@ -51,7 +51,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    let rsocket = match sending(fd, flags) {
+    let rsocket = match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel => return unsafe { next::sendmsg(fd, message, flags) },
         Way::Fails(error) => return errno::fail(error),
@@ -102,7 +102,7 @@ unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if matches!(receiving(fd, libc::MSG_DONTWAIT), Way::Kernel) {
+    if matches!(way(fd), Way::Kernel) {
         // SAFETY: the caller's arguments.
         return unsafe { next::recvmmsg(fd, messages, count, flags, timeout) };
     }
@@ -124,7 +124,7 @@ unsafe extern "C" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if matches!(sending(fd, libc::MSG_DONTWAIT), Way::Kernel) {
+    if matches!(way(fd), Way::Kernel) {
         // SAFETY: the caller's arguments.
         return unsafe { next::sendmmsg(fd, messages, count, flags) };
     }

@@ -179,7 +179,7 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
 unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     match table::get(fd) {
         // SAFETY: numbers only.
-        Some(Face::Connection { rsocket, .. }) => unsafe { rsockets::rshutdown(rsocket, how) },
+        Some(Face::Connection { rsocket }) => unsafe { rsockets::rshutdown(rsocket, how) },
         Some(Face::Parents) => errno::fail(process::refuse()),
         // SAFETY: the caller's arguments.
         _ => unsafe { next::shutdown(fd, how) },
@@ -199,7 +199,7 @@ fn leave(fd: c_int) -> Option<c_int> {
             sets::forget(fd);
             listener::leave(id);
         }
-        Face::Connection { rsocket, .. } => {
+        Face::Connection { rsocket } => {
             let mut shared = table::shared();
             let state = shared.get_mut(&rsocket)?;
             state.faces -= 1;
@@ -268,7 +268,7 @@ pub(super) fn duplicated(fd: c_int, to: c_int) {
     };
     match face {
         Face::Listener(id) => listener::share(id),
-        Face::Connection { rsocket, .. } => {
+        Face::Connection { rsocket } => {
             if let Some(shared) = table::shared().get_mut(&rsocket) {
                 shared.faces += 1;
             }

@@ -164,6 +164,9 @@ impl Connection {
             }
             drop(data);
             if let Err(errno) = waiting.wait(self, Data::can_read) {
+                if all == 0 && waiting.blocks {
+                    return Ok(0);
+                }
                 return partial(done, errno);
             }
         }

@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use parking_lot::{Mutex, MutexGuard};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Longest time from a request to the peer's answer.
@@ -33,6 +33,9 @@ const DEPTHS: ReadDepths = ReadDepths { ird: 1, ord: 1 };
 pub(in crate::rsocket) struct StreamSocket {
     pub(in crate::rsocket) mailbox: Arc<Mailbox>,
     pub(in crate::rsocket) nonblocking: AtomicBool,
+    /// `SO_RCVTIMEO` and `SO_SNDTIMEO` in milliseconds; 0 is none.
+    pub(in crate::rsocket) receive_millis: AtomicU32,
+    pub(in crate::rsocket) send_millis: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -101,6 +104,8 @@ impl StreamSocket {
         Arc::new(Self {
             mailbox,
             nonblocking: AtomicBool::new(false),
+            receive_millis: AtomicU32::new(0),
+            send_millis: AtomicU32::new(0),
             state: Mutex::new(State {
                 phase,
                 options,
@@ -115,12 +120,23 @@ impl StreamSocket {
         self.state.lock()
     }
 
-    pub(in crate::rsocket) fn waiting(&self, flags: c_int) -> Waiting {
+    fn waiting(&self, flags: c_int, millis: &AtomicU32) -> Waiting {
         let blocks = !self.nonblocking.load(Ordering::Relaxed) && flags & libc::MSG_DONTWAIT == 0;
+        let time = u64::from(millis.load(Ordering::Relaxed));
         Waiting {
             blocks,
-            deadline: None,
+            deadline: (blocks && time > 0).then(|| now() + Duration::from_millis(time)),
         }
+    }
+
+    /// How a call waits that receives.
+    pub(in crate::rsocket) fn receiving(&self, flags: c_int) -> Waiting {
+        self.waiting(flags, &self.receive_millis)
+    }
+
+    /// How a call waits that sends.
+    pub(in crate::rsocket) fn sending(&self, flags: c_int) -> Waiting {
+        self.waiting(flags, &self.send_millis)
     }
 
     pub(in crate::rsocket) fn bind(&self, to: SocketAddr) -> Result<(), Errno> {
