@@ -87,9 +87,6 @@ unsafe fn each(
         // SAFETY: as above.
         unsafe { (*message).msg_len = octets };
         done += 1;
-        if octets == 0 {
-            break;
-        }
     }
     done
 }
@@ -102,9 +99,16 @@ unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if matches!(way(fd), Way::Kernel) {
+    let way = way(fd);
+    if matches!(way, Way::Kernel) {
         // SAFETY: the caller's arguments.
         return unsafe { next::recvmmsg(fd, messages, count, flags, timeout) };
+    }
+    // An error comes before octets.
+    if let Way::Rsocket(rsocket) = way
+        && let error @ 1.. = rsockets::take_error(rsocket)
+    {
+        return errno::fail(error);
     }
     let one = flags & libc::MSG_WAITFORONE != 0;
     let flags = flags & !libc::MSG_WAITFORONE;

@@ -99,6 +99,24 @@ pub(crate) fn be_tcp(rsocket: c_int) {
     unsafe { rsetsockopt(rsocket, SOL_RDMA, RDMA_TCP, value, length_of::<c_int>()) };
 }
 
+/// Takes the error that no call has reported (`SO_ERROR`); 0 is none.
+pub(crate) fn take_error(rsocket: c_int) -> c_int {
+    let mut error: c_int = 0;
+    let mut length = length_of::<c_int>();
+    let value = (&raw mut error).cast();
+    // SAFETY: room for a number, and its length.
+    unsafe {
+        rgetsockopt(
+            rsocket,
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            value,
+            &raw mut length,
+        )
+    };
+    error
+}
+
 /// Polls one rsocket. Returns its events, none at the end of the time in milliseconds, or `None` with errno.
 pub(crate) fn poll_one(rsocket: c_int, events: i16, timeout: c_int) -> Option<i16> {
     let mut fd = pollfd {

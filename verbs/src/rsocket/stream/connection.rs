@@ -211,6 +211,7 @@ impl Connection {
 
     /// Ends the stream with an error for calls of the program, unless it has ended.
     pub(in crate::rsocket) fn lose(&self, data: &mut Data, errno: Errno) {
+        let before = (data.levels(), data.is_connected());
         // A program that has ended both directions misses nothing.
         let is_used = |stream: &Stream| stream.is_readable() || stream.is_writable();
         let is_used = data.tcp.is_none() || data.stream.as_ref().is_none_or(is_used);
@@ -224,7 +225,10 @@ impl Connection {
         if let Some(stream) = &mut data.stream {
             stream.handle_end();
         }
-        data.edges.ended();
+        // Work requests that are flushed after the end are no edges.
+        if before != (data.levels(), data.is_connected()) {
+            data.edges.ended();
+        }
         data.waiters.wake();
     }
 
