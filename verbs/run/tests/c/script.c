@@ -189,6 +189,25 @@ static void drain(void) {
     received(&all, 1, octets);
 }
 
+/// Two messages of a vector each; the result is their octets.
+static void many_messages(int fd, const long *lengths, int flags, int receives) {
+    struct iovec all[2];
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = &all[0], .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &all[1], .msg_iovlen = 1}}};
+    int octets = vectors(all, lengths, 2);
+    if (!receives)
+        fill((unsigned)octets);
+    int count = receives ? recvmmsg(fd, messages, 2, flags, NULL) : sendmmsg(fd, messages, 2, flags);
+    octets = 0;
+    for (int n = 0; n < count; n++)
+        octets += (int)messages[n].msg_len;
+    result(count < 0 ? -1 : octets);
+    printf(" %d", count);
+    if (!receives)
+        sent(octets);
+    for (int n = 0; receives && n < count; n++)
+        received(&all[n], 1, messages[n].msg_len);
+}
+
 /// Moves many octets, whether the socket waits or not.
 static void move_all(int fd, short event, long octets) {
     uint32_t sum = 2166136261u;
@@ -219,7 +238,7 @@ static int run(const char *call, int fd, long *a, int may_wait) {
     if (receives) {
         memset(room, 0xa5, MOST);
         int flagged = !strcmp(call, "recv") || !strcmp(call, "recvfrom");
-        long flags = flagged ? a[1] : !strcmp(call, "recvmsg") ? a[2] : 0;
+        long flags = flagged ? a[1] : !strncmp(call, "recvm", 5) ? a[2] : 0;
         long all = flagged ? a[0] : a[0] + a[1];
         if (!may_wait && !(flags & MSG_DONTWAIT) && waits(fd, all, !!(flags & MSG_WAITALL)))
             return printf("waits");
@@ -273,6 +292,8 @@ static int run(const char *call, int fd, long *a, int may_wait) {
     } else if (IS("bind")) {
         struct sockaddr_in any = {.sin_family = AF_INET};
         result(bind(fd, (struct sockaddr *)&any, sizeof any));
+    } else if (IS("recvmany") || IS("sendmany")) {
+        many_messages(fd, a, (int)a[2], IS("recvmany"));
     } else if (IS("recvmsg")) {
         receive_message(fd, a, (int)a[2]);
     } else if (IS("shutdown")) {
@@ -307,7 +328,8 @@ static int run(const char *call, int fd, long *a, int may_wait) {
         state(fd);
     } else if (IS("poll")) {
         struct pollfd one = {.fd = fd, .events = (short)a[0]};
-        result(poll(&one, 1, (int)a[1]));
+        struct timespec time = {.tv_sec = a[1] / 1000, .tv_nsec = a[1] % 1000 * 1000000};
+        result(a[2] ? ppoll(&one, 1, &time, NULL) : poll(&one, 1, (int)a[1]));
         printf(" %x", one.revents);
     } else if (IS("select")) {
         select_one(fd, a[0], a[1]);

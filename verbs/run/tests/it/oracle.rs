@@ -234,7 +234,11 @@ const FOUND: &[&str] = &[
     // A receive of no octets waits, and that of read(2) does not.
     "begin 0 0; c recv 0 0 0; c read 0 0; c readv 0 0 0 0; s send 0 3 0; c recv 0 0 0; c read 0 5",
     // MSG_WAITALL ends with SO_RCVTIMEO.
-    "begin 1 0; c rcvtimeo 0 20; c recv 0 9 0; c recv 0 0 0; s send 0 5 0; c recv 0 9 258; c recv 0 9 256; c recv 0 9 256",
+    "begin 1 0; c rcvtimeo 0 20; c recv 0 9 0; s send 0 5 0; c recv 0 9 258; c recv 0 9 256; c recv 0 9 256",
+    "begin 1 0; c rcvtimeo 0 20; c recv 0 0 0; s send 0 5 0; c recv 0 9 0",
+    // Messages without octets, as those after the end, are messages of recvmmsg(2) and sendmmsg(2).
+    "begin 1 0; c sendmany 0 0 5 0; s recvmany 0 0 5 64; c shutdown 0 1; s recvmany 0 9 9 64; s recvmany 0 9 9 65536",
+    "begin 1 0; c close 0; s send 0 1 0; s recvmany 0 0 0 64; s recvmany 0 0 0 64",
     // MSG_TRUNC drops octets.
     "begin 1 0; c send 0 9 0; s recv 0 4 34; s recv 0 4 32; s recvmsg 0 2 2 32; s recv 0 4 0",
     // A send of no octets reports the end.

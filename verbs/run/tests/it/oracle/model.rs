@@ -38,7 +38,7 @@ impl<'a> Call<'a> {
     fn sends(&self) -> u64 {
         match self.name {
             "send" | "write" | "sendfile" | "splicein" | "give" => self.argument(1),
-            "sendmsg" => self.argument(1) + self.argument(2),
+            "sendmsg" | "sendmany" => self.argument(1) + self.argument(2),
             "writev" => self.argument(1) + self.argument(2) + self.argument(3),
             _ => 0,
         }
@@ -47,7 +47,7 @@ impl<'a> Call<'a> {
     fn takes(&self) -> bool {
         match self.name {
             "recv" | "recvfrom" => self.argument(2) & 2 == 0,
-            "recvmsg" => self.argument(3) & 2 == 0,
+            "recvmsg" | "recvmany" => self.argument(3) & 2 == 0,
             name => matches!(name, "read" | "readv" | "spliceout" | "take"),
         }
     }
@@ -108,8 +108,9 @@ impl Model {
             others[call.slot(0)] = false;
             return others != [false; SLOTS] || own.outstanding == 0;
         }
-        // The acknowledgement of an own FIN is an edge of TCP, which may come late.
-        if call.name == "wait" && own.edges && own.shut != 0 {
+        // A FIN may be two edges of TCP, and its acknowledgement another one.
+        let ends = own.shut != 0 || peer.shut & 2 != 0 || peer.is_closed();
+        if call.name == "wait" && own.edges && ends {
             return false;
         }
         // Rsockets have no FIN for an end whose peer has disconnected.

@@ -120,6 +120,7 @@ fn sending() -> BoxedStrategy<String> {
         2 => of("write", octets().prop_map(|it| vec![it])),
         1 => of("writev", pieces()),
         1 => of("sendmsg", three(octets(), octets(), some(SENDS))),
+        1 => of("sendmany", three(octets(), octets(), some(SENDS))),
         1 => of("sendfile", two(octets(), 0..99_000_u32)),
         1 => of("splicein", two(octets(), 0..2_u32)),
     ]
@@ -133,6 +134,8 @@ fn receiving() -> BoxedStrategy<String> {
         2 => of("read", octets().prop_map(|it| vec![it])),
         1 => of("readv", pieces()),
         1 => of("recvmsg", three(octets(), octets(), some(RECEIVES))),
+        // MSG_WAITFORONE, or none that waits.
+        1 => of("recvmany", three(octets(), octets(), one_of(&[0x40, 0x42, 0x1_0000]))),
         1 => of("recvfrom", two(octets(), some(RECEIVES))),
         1 => of("spliceout", octets().prop_map(|it| vec![it])),
     ]
@@ -160,7 +163,7 @@ fn descriptors() -> BoxedStrategy<String> {
 
 fn observing() -> BoxedStrategy<String> {
     prop_oneof![
-        of("poll", two(some(POLLS), Just(0))),
+        of("poll", three(some(POLLS), Just(0), 0..2_u32)),
         of("select", two(0..8_u32, Just(0))),
         of("state", Just(vec![])),
         of("sockname", Just(vec![])),
