@@ -1,14 +1,16 @@
 //! Edges of `EPOLLET`: changes that make a member of a poll set reported again although it was ready all the time.
 
-use libc::{POLLIN, POLLOUT, POLLRDHUP, c_short};
+use libc::{POLLIN, POLLOUT, c_short};
 
 /// Numbers of changes of a connection.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Edges {
-    /// Octets that came, and ends of the directions.
+    /// Octets that came.
     readable: u64,
-    /// Room that came after a call had found none, and ends of the directions.
+    /// Room that came after a call had found none.
     writable: u64,
+    /// Ends of the directions and of the connection, which any events report.
+    ends: u64,
 }
 
 impl Edges {
@@ -24,15 +26,15 @@ impl Edges {
 
     /// A direction has ended, or the connection.
     pub(super) fn ended(&mut self) {
-        self.came();
-        self.has_room();
+        self.ends += 1;
     }
 
     /// Whether a change of these events came after `seen`.
     fn are_new(self, events: c_short, seen: Self) -> bool {
-        let reads = events & POLLIN != 0 || events & (POLLOUT | POLLRDHUP) != POLLOUT;
-        let writes = events & POLLOUT != 0;
-        reads && self.readable != seen.readable || writes && self.writable != seen.writable
+        let (reads, writes) = (events & POLLIN != 0, events & POLLOUT != 0);
+        self.ends != seen.ends
+            || reads && self.readable != seen.readable
+            || writes && self.writable != seen.writable
     }
 }
 
@@ -62,6 +64,7 @@ impl Interest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use libc::POLLRDHUP;
 
     #[test]
     fn changes_of_one_direction_are_none_of_the_other() {
@@ -74,10 +77,10 @@ mod tests {
             (POLLIN, [true, false, true]),
             (POLLOUT, [false, true, true]),
             (POLLIN | POLLOUT, [true, true, true]),
-            (POLLRDHUP, [true, false, true]),
-            (POLLOUT | POLLRDHUP, [true, true, true]),
+            (POLLRDHUP, [false, false, true]),
+            (POLLOUT | POLLRDHUP, [false, true, true]),
             // Errors and hang-ups alone.
-            (0, [true, false, true]),
+            (0, [false, false, true]),
         ] {
             assert_eq!(
                 [came, room, ended].map(|it| it.are_new(events, start)),

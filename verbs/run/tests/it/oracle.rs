@@ -252,6 +252,8 @@ const FOUND: &[&str] = &[
     "begin 1 0; c listenon 0; s bind 0; c send 0 5 0; s recv 0 5 0",
     // An end that has received and sent a FIN has no connection.
     "begin 1 0; s shutdown 0 1; c shutdown 0 1; c peername 0; s peername 0; c shutdown 0 1; c recv 0 5 0",
+    // Octets that come are no edge of a member without EPOLLIN.
+    "begin 0 0; c ctl 0 1 2147491844 0; c wait 0 1 0; s send 0 1 0; c wait 0 1 0; c state 0",
     // Octets that cannot be sent stay in the pipe.
     "begin 1 0; s splicein 0 0 0; s shutdown 0 1; s splicein 0 100 0; s splicein 0 0 1",
 ];
