@@ -1,5 +1,6 @@
 //! Connections that become rsockets as they are made.
 
+use crate::lifetimes::lifetimes;
 use crate::peers;
 use crate::policy;
 use crate::rules::Direction;
@@ -30,6 +31,11 @@ pub(crate) unsafe fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
             let named = unsafe { address::with_port(to, length, peer.port()) };
             let length = length.min(length_of::<libc::sockaddr_storage>());
             table::connected(fd, rsocket, Some((named, length)));
+            let made = now();
+            if let Some(state) = table::shared().get_mut(&rsocket) {
+                state.made = Some((peer, made));
+            }
+            lifetimes().get_or_insert_default().made(peer);
             take_timeouts(fd, rsocket);
             report::upgraded(Direction::Connect, Some(peer));
             Some(rsocket)
@@ -49,9 +55,15 @@ unsafe fn attempt(
     to: *const sockaddr,
     length: socklen_t,
 ) -> Result<c_int, &'static str> {
-    if !policy::allow(peer.port(), Direction::Connect) {
+    let rule = policy::decide(peer.port(), Direction::Connect);
+    if rule == Some(false) {
         return Err("a rule");
     }
+    let mut lifetimes = lifetimes();
+    if rule.is_none() && !lifetimes.get_or_insert_default().allow(peer, now()) {
+        return Err("connections to the server were short");
+    }
+    drop(lifetimes);
     if kernel::local(fd).is_none_or(|it| it.port() != 0) {
         return Err("the socket has a port already");
     }
@@ -113,6 +125,12 @@ fn peer_is_v6(fd: c_int) -> bool {
 #[expect(clippy::disallowed_methods, reason = "the attempt has a deadline")]
 fn now() -> Instant {
     Instant::now()
+}
+
+/// A connection that this process made is closed.
+pub(crate) fn closed((peer, made): (SocketAddr, Instant)) {
+    let mut lifetimes = lifetimes();
+    lifetimes.get_or_insert_default().closed(peer, made, now());
 }
 
 /// Waits for the result of an attempt.

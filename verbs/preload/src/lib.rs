@@ -18,6 +18,11 @@ mod children;
 mod connect;
 #[cfg(not(test))]
 mod functions;
+#[cfg_attr(
+    test,
+    expect(dead_code, reason = "functions of the C library use the rest")
+)]
+mod lifetimes;
 #[cfg(not(test))]
 mod listener;
 #[cfg(not(test))]

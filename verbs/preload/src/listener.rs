@@ -181,7 +181,7 @@ fn make(fd: c_int, backlog: usize) -> Result<Arc<Queue>, &'static str> {
     let at: *const sockaddr = (&raw const storage).cast();
     // SAFETY: an address of this length.
     let local = unsafe { address::read(at, length) }.ok_or("it has no address")?;
-    if !policy::allow(local.port(), Direction::Listen) {
+    if policy::decide(local.port(), Direction::Listen) == Some(false) {
         return Err("a rule");
     }
     if !rsockets::are_there() {

@@ -3,6 +3,7 @@
 //! A child has its parent's listening sockets and plain connections. The parent's rsockets are none of the child's: calls on them fail.
 
 use crate::children;
+use crate::lifetimes::lifetimes;
 use crate::listener::{self, Listener};
 use crate::peers;
 use crate::policy;
@@ -55,6 +56,7 @@ extern "C" fn prepare() {
         held.push(Box::new(sets::sets()));
         held.push(Box::new(table::shared()));
         held.push(Box::new(peers::results()));
+        held.push(Box::new(lifetimes()));
     });
 }
 

@@ -5,8 +5,10 @@
 
 use libc::{c_int, sockaddr_storage, socklen_t};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// Faces of a chunk, and chunks: as many as the kernel's greatest limit of descriptors.
 const CHUNK: usize = 1024;
@@ -107,6 +109,8 @@ pub(crate) struct Shared {
     pub(crate) shut: bool,
     /// Address that the program connected to: the rsocket's peer has another port.
     pub(crate) named: Option<(sockaddr_storage, socklen_t)>,
+    /// Server of a connection that this process made, and the time when.
+    pub(crate) made: Option<(SocketAddr, Instant)>,
 }
 
 static SHARED: Mutex<BTreeMap<c_int, Shared>> = Mutex::new(BTreeMap::new());

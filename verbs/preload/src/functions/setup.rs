@@ -206,7 +206,11 @@ fn leave(fd: c_int) -> Option<c_int> {
             let state = shared.get_mut(&rsocket)?;
             state.faces -= 1;
             if state.faces == 0 {
-                shared.remove(&rsocket);
+                let made = shared.remove(&rsocket).and_then(|it| it.made);
+                drop(shared);
+                if let Some(made) = made {
+                    connect::closed(made);
+                }
                 return Some(rsocket);
             }
         }

@@ -78,8 +78,8 @@ def serve_by_workers():
             os.waitpid(worker, 0)
 
 
-def ask_workers():
-    for n in range(20):
+def ask_workers(connections=20):
+    for n in range(connections):
         sock = connect()
         octets = bytes([n]) * 100
         sock.sendall(octets)
@@ -165,6 +165,8 @@ match ROLE:
         serve_by_workers()
     case "ask-workers":
         ask_workers()
+    case "ask-often":
+        ask_workers(200)
     case "children":
         serve_by_children()
     case "ask-children":
