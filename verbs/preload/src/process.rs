@@ -82,10 +82,11 @@ extern "C" fn in_child() {
     OWNER.store(own(), Ordering::Relaxed);
     report::forget();
     sets::sets().clear();
+    table::forget_waiters();
     for (fd, face) in table::all() {
         match face {
             Face::Connection { .. } => drop(table::replace(fd, Some(Face::Parents))),
-            Face::PollSet(_) => drop(table::replace(fd, None)),
+            Face::PollSet { .. } => drop(table::replace(fd, None)),
             Face::Socket | Face::Listener(_) | Face::Parents => {}
         }
     }

@@ -6,7 +6,7 @@
 use libc::{c_int, sockaddr_storage, socklen_t};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -14,6 +14,9 @@ use std::time::Instant;
 const CHUNK: usize = 1024;
 
 static CHUNKS: [OnceLock<Box<[AtomicU64; CHUNK]>>; CHUNK] = [const { OnceLock::new() }; CHUNK];
+
+/// Threads that wait at a descriptor of the kernel's, by its number.
+static WAITERS: [OnceLock<Box<[AtomicU32; CHUNK]>>; CHUNK] = [const { OnceLock::new() }; CHUNK];
 
 /// A descriptor of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +32,11 @@ pub(crate) enum Face {
         timed: bool,
     },
     /// An epoll set with its poll set of rsockets.
-    PollSet(c_int),
+    PollSet {
+        poll_set: c_int,
+        /// It has rsockets now.
+        active: bool,
+    },
     /// A connection of the process that forked this one.
     Parents,
 }
@@ -43,7 +50,9 @@ impl Face {
             Self::Connection { rsocket, timed } => {
                 3 << 32 | u64::from(timed) << 40 | number(rsocket)
             }
-            Self::PollSet(set) => 4 << 32 | number(set),
+            Self::PollSet { poll_set, active } => {
+                4 << 32 | u64::from(active) << 40 | number(poll_set)
+            }
             Self::Parents => 5 << 32,
         }
     }
@@ -57,7 +66,10 @@ impl Face {
                 rsocket: low.cast_signed(),
                 timed: word >> 40 & 1 == 1,
             },
-            4 => Self::PollSet(low.cast_signed()),
+            4 => Self::PollSet {
+                poll_set: low.cast_signed(),
+                active: word >> 40 & 1 == 1,
+            },
             5 => Self::Parents,
             _ => return None,
         })
@@ -69,7 +81,7 @@ impl Face {
 pub(crate) fn get(fd: c_int) -> Option<Face> {
     let at = usize::try_from(fd).ok()?;
     let chunk = CHUNKS.get(at / CHUNK)?.get()?;
-    Face::unpack(chunk.get(at % CHUNK)?.load(Ordering::Acquire))
+    Face::unpack(chunk.get(at % CHUNK)?.load(Ordering::SeqCst))
 }
 
 /// Makes a descriptor a face, or none. Returns the one that it was.
@@ -81,7 +93,23 @@ pub(crate) fn replace(fd: c_int, face: Option<Face>) -> Option<Face> {
     }
     let chunk = chunk.get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK]));
     let word = face.map_or(0, Face::pack);
-    Face::unpack(chunk.get(at % CHUNK)?.swap(word, Ordering::AcqRel))
+    Face::unpack(chunk.get(at % CHUNK)?.swap(word, Ordering::SeqCst))
+}
+
+/// Number of threads that wait at a descriptor of the kernel's; `None` where no descriptor has the number.
+pub(crate) fn waiters(fd: c_int) -> Option<&'static AtomicU32> {
+    let at = usize::try_from(fd).ok()?;
+    let chunk = WAITERS.get(at / CHUNK)?;
+    let chunk = chunk.get_or_init(|| Box::new([const { AtomicU32::new(0) }; CHUNK]));
+    chunk.get(at % CHUNK)
+}
+
+/// A child of fork(2) has none of its parent's threads.
+pub(crate) fn forget_waiters() {
+    let chunks = WAITERS.iter().filter_map(OnceLock::get);
+    for waiters in chunks.flat_map(|chunk| chunk.iter()) {
+        waiters.store(0, Ordering::SeqCst);
+    }
 }
 
 /// All faces with their descriptors.
@@ -153,7 +181,14 @@ mod tests {
                 rsocket: 70_000,
                 timed: false,
             },
-            Face::PollSet(9),
+            Face::PollSet {
+                poll_set: 9,
+                active: true,
+            },
+            Face::PollSet {
+                poll_set: 9,
+                active: false,
+            },
             Face::Parents,
         ] {
             assert_eq!(replace(fd, Some(face)), before);

@@ -44,7 +44,7 @@ fn way(fd: c_int, flags: c_int, event: i16) -> Way {
         }) => Way::Rsocket(rsocket),
         Some(Face::Connection { rsocket, .. }) => wait(rsocket, flags, event),
         Some(Face::Parents) => Way::Fails(process::refuse()),
-        Some(Face::Socket | Face::Listener(_) | Face::PollSet(_)) | None => Way::Kernel,
+        Some(Face::Socket | Face::Listener(_) | Face::PollSet { .. }) | None => Way::Kernel,
     }
 }
 

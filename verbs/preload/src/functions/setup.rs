@@ -208,13 +208,14 @@ fn leave(fd: c_int) -> Option<c_int> {
             if state.faces == 0 {
                 let made = shared.remove(&rsocket).and_then(|it| it.made);
                 drop(shared);
+                sets::forget_rsocket(rsocket);
                 if let Some(made) = made {
                     connect::closed(made);
                 }
                 return Some(rsocket);
             }
         }
-        Face::PollSet(poll_set) => sets::close(fd, Some(poll_set)),
+        Face::PollSet { poll_set, .. } => sets::close(fd, Some(poll_set)),
         Face::Parents => {}
     }
     None
@@ -281,7 +282,7 @@ pub(super) fn duplicated(fd: c_int, to: c_int) {
         }
         Face::Socket | Face::Parents => {}
         // The duplicate has the kernel's members.
-        Face::PollSet(_) => return,
+        Face::PollSet { .. } => return,
     }
     table::replace(to, Some(face));
 }

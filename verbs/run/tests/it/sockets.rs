@@ -278,6 +278,32 @@ fn workers_share_a_listener() {
     session::run(&scene, Family::V4, &ends);
 }
 
+/// Threads that wait at an epoll set serve connections that another one adds, the first of them and later ones.
+#[test]
+fn threads_share_an_epoll_set() {
+    let Some(scene) = scene("sockets_threads", Place::Here, &[PYTHON]) else {
+        return;
+    };
+    let echo = script("echo.py");
+    let line = "--sockets python3 {program} ask-threads {server} {port}";
+    let ends = [
+        server("--sockets python3 {program} threads {server} {port}")
+            .program(&echo)
+            .finish(Finish::Stopped),
+        client(line)
+            .program(&echo)
+            .environment(ON)
+            .says(&["echoed"])
+            .complains(&["7 connections upgraded, 0 plain"]),
+        // Its connections wake the threads too.
+        End::client("python3 {program} ask-threads {server} {port}")
+            .program(&echo)
+            .says(&["echoed"]),
+    ];
+    session::run(&scene, Family::V4, &ends[..2]);
+    session::run(&scene, Family::V4, &ends);
+}
+
 #[test]
 fn a_child_has_none_of_its_parent_s_connections() {
     let Some(scene) = scene("sockets_fork", Place::Here, &[PYTHON]) else {

@@ -3,9 +3,11 @@
 import asyncio
 import errno
 import os
+import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 ROLE, HOST, PORT = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -89,6 +91,46 @@ def ask_workers(connections=20):
     print("echoed")
 
 
+def serve_by_threads():
+    """Threads wait at an epoll set to which the one that accepts adds connections."""
+    connections = {}
+    with socket.create_server((HOST, PORT)) as server, select.epoll() as connected:
+
+        def echo():
+            while True:
+                for number, _ in connected.poll():
+                    if octets := connections[number].recv(1 << 16):
+                        connections[number].sendall(octets)
+                    else:
+                        connected.unregister(number)
+                        connections.pop(number).close()
+                    if connections.get(number):
+                        connected.modify(number, select.EPOLLIN | select.EPOLLONESHOT)
+
+        for _ in range(3):
+            threading.Thread(target=echo, daemon=True).start()
+        while True:
+            accepted, _ = server.accept()
+            # All wait again by then.
+            time.sleep(0.05)
+            connections[accepted.fileno()] = accepted
+            connected.register(accepted, select.EPOLLIN | select.EPOLLONESHOT)
+
+
+def ask_threads():
+    """Connections one after the other, and then some at once, so that the set has none between, or has one always."""
+    for together in [1, 1, 4, 1]:
+        socks = [connect() for _ in range(together)]
+        for n in range(3):
+            for sock in socks:
+                sock.sendall(bytes([n]) * 100)
+                assert sock.recv(100, socket.MSG_WAITALL) == bytes([n]) * 100
+        for sock in socks:
+            sock.close()
+        time.sleep(0.1)
+    print("echoed")
+
+
 def serve_by_children():
     """Forks for each connection."""
     with socket.create_server((HOST, PORT)) as server:
@@ -167,6 +209,10 @@ match ROLE:
         ask_workers()
     case "ask-often":
         ask_workers(200)
+    case "threads":
+        serve_by_threads()
+    case "ask-threads":
+        ask_threads()
     case "children":
         serve_by_children()
     case "ask-children":
