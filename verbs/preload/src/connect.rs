@@ -141,7 +141,10 @@ fn wait(rsocket: c_int) -> Result<(), &'static str> {
         let left = c_int::try_from(left.as_millis()).unwrap_or(0);
         match rsockets::poll_one(rsocket, POLLOUT, left) {
             Some(0) => return Err("the peer does not answer"),
-            Some(events) if events & (POLLERR | POLLHUP) != 0 => {
+            // A connection that the server has closed since has none.
+            Some(events)
+                if events & (POLLERR | POLLHUP) != 0 && rsockets::error(rsocket) != Some(0) =>
+            {
                 return Err("the peer has no rsockets");
             }
             Some(_) => return Ok(()),

@@ -1,5 +1,6 @@
 //! The functions of rsockets, from the `librdmacm.so.1` that `dgiwarp-run` preloads.
 
+use crate::system::address::length_of;
 use libc::{
     c_int, c_long, c_void, epoll_event, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t,
     ssize_t,
@@ -84,6 +85,24 @@ pub(crate) fn set_nonblocking(rsocket: c_int, nonblocking: bool) {
     let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
     // SAFETY: numbers only.
     unsafe { rfcntl(rsocket, libc::F_SETFL, flags.into()) };
+}
+
+/// `SO_ERROR`.
+pub(crate) fn error(rsocket: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut length = length_of::<c_int>();
+    let at = (&raw mut value).cast();
+    // SAFETY: room for a number, and its length.
+    let result = unsafe {
+        rgetsockopt(
+            rsocket,
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            at,
+            &raw mut length,
+        )
+    };
+    (result == 0).then_some(value)
 }
 
 /// Polls one rsocket. Returns its events, none at the end of the time in milliseconds, or `None` with errno.

@@ -278,6 +278,25 @@ fn workers_share_a_listener() {
     session::run(&scene, Family::V4, &ends);
 }
 
+/// A connection that the server has closed before the client has seen that it was made is one, and no other is made in its place.
+#[test]
+fn connections_that_are_closed_at_once_have_been_made() {
+    let Some(scene) = scene("sockets_greeting", Place::Here, &[PYTHON]) else {
+        return;
+    };
+    let echo = script("echo.py");
+    let ends = [
+        server("--sockets python3 {program} greet {server} {port}")
+            .program(&echo)
+            .finish(Finish::Stopped),
+        client("--sockets python3 {program} be-greeted {server} {port}")
+            .program(&echo)
+            .environment(ON)
+            .says(&["greeted"]),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
 /// Threads that wait at an epoll set serve connections that another one adds, the first of them and later ones.
 #[test]
 fn threads_share_an_epoll_set() {

@@ -131,6 +131,26 @@ def ask_threads():
     print("echoed")
 
 
+def greet():
+    """Tells each connection its number, and closes it at once."""
+    with socket.create_server((HOST, PORT)) as server:
+        for n in range(1 << 16):
+            accepted, _ = server.accept()
+            accepted.sendall(bytes([n % 256]))
+            accepted.close()
+
+
+def be_greeted():
+    first = None
+    for n in range(100):
+        sock = connect()
+        number = sock.recv(2, socket.MSG_WAITALL)
+        first = number[0] if first is None else first
+        assert number == bytes([(first + n) % 256]), (first, n, number)
+        sock.close()
+    print("greeted")
+
+
 def serve_by_children():
     """Forks for each connection."""
     with socket.create_server((HOST, PORT)) as server:
@@ -209,6 +229,10 @@ match ROLE:
         ask_workers()
     case "ask-often":
         ask_workers(200)
+    case "greet":
+        greet()
+    case "be-greeted":
+        be_greeted()
     case "threads":
         serve_by_threads()
     case "ask-threads":
