@@ -3,12 +3,13 @@
 use crate::lifetimes::lifetimes;
 use crate::peers;
 use crate::policy;
+use crate::records;
 use crate::rules::Direction;
 use crate::system::address::{self, length_of};
 use crate::system::kernel;
 use crate::system::rsockets;
 use crate::system::{errno, report};
-use crate::table;
+use crate::table::{self, Face};
 use libc::{POLLERR, POLLHUP, POLLOUT, SOL_SOCKET, c_int, sockaddr, socklen_t, timeval};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -16,13 +17,24 @@ use std::time::{Duration, Instant};
 /// Longest attempt, after which the connection is the kernel's.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Connects a socket of the program by an rsocket. `None` where it is to be the kernel's.
+/// A connection that is to be the kernel's: the peer, and the reason.
+pub(crate) type Plain = (SocketAddr, &'static str);
+
+/// Connects a socket of the program by an rsocket.
+///
+/// # Errors
+/// It is to be the kernel's; `None` where that connects to no port either.
 ///
 /// # Safety
 /// `to` is NULL or has `length` octets.
-pub(crate) unsafe fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> Option<c_int> {
+pub(crate) unsafe fn connect(
+    fd: c_int,
+    to: *const sockaddr,
+    length: socklen_t,
+) -> Result<c_int, Option<Plain>> {
     // SAFETY: the caller's contract.
-    let peer = unsafe { address::read(to, length) }.filter(|it| it.port() != 0)?;
+    let peer = unsafe { address::read(to, length) };
+    let peer = peer.filter(|it| it.port() != 0).ok_or(None)?;
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     // SAFETY: as above.
     match unsafe { attempt(fd, peer, to, length) } {
@@ -30,7 +42,8 @@ pub(crate) unsafe fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
             // SAFETY: as above.
             let named = unsafe { address::with_port(to, length, peer.port()) };
             let length = length.min(length_of::<libc::sockaddr_storage>());
-            table::connected(fd, rsocket, Some((named, length)));
+            let slot = records::upgraded(fd, rsocket, Some(peer));
+            table::connected(fd, rsocket, slot, Some((named, length)));
             let made = now();
             if let Some(state) = table::shared().get_mut(&rsocket) {
                 state.made = Some((peer, made));
@@ -38,11 +51,11 @@ pub(crate) unsafe fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
             lifetimes().get_or_insert_default().made(peer);
             take_timeouts(fd, rsocket);
             report::upgraded(Direction::Connect, Some(peer));
-            Some(rsocket)
+            Ok(rsocket)
         }
         Err(reason) => {
             report::plain(peer, reason);
-            None
+            Err(Some((peer, reason)))
         }
     }
 }
@@ -194,8 +207,15 @@ pub(crate) fn take_timeouts(fd: c_int, rsocket: c_int) {
             return;
         }
         (state.receive_timeout, state.send_timeout) = (receive, send);
-        let timed = true;
-        table::replace(fd, Some(table::Face::Connection { rsocket, timed }));
+        if let Some(Face::Connection { rsocket, slot, .. }) = table::get(fd) {
+            let timed = true;
+            let face = Face::Connection {
+                rsocket,
+                timed,
+                slot,
+            };
+            table::replace(fd, Some(face));
+        }
     }
 }
 

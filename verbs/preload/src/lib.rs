@@ -31,6 +31,8 @@ mod peers;
 mod policy;
 #[cfg(not(test))]
 mod process;
+#[cfg(not(test))]
+mod records;
 mod rules;
 #[cfg(not(test))]
 mod sets;

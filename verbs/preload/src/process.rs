@@ -7,6 +7,7 @@ use crate::lifetimes::lifetimes;
 use crate::listener::{self, Listener};
 use crate::peers;
 use crate::policy;
+use crate::records::{self, Slots};
 use crate::sets;
 use crate::system::report;
 use crate::system::rsockets;
@@ -57,6 +58,7 @@ extern "C" fn prepare() {
         held.push(Box::new(table::shared()));
         held.push(Box::new(peers::results()));
         held.push(Box::new(lifetimes()));
+        held.push(Box::new(records::slots()));
     });
 }
 
@@ -75,6 +77,8 @@ extern "C" fn in_child() {
                 guard.downcast_mut::<MutexGuard<'static, BTreeMap<c_int, Shared>>>()
             {
                 shared.clear();
+            } else if let Some(slots) = guard.downcast_mut::<MutexGuard<'static, Slots>>() {
+                slots.forget();
             }
         }
     });
@@ -86,7 +90,7 @@ extern "C" fn in_child() {
     for (fd, face) in table::all() {
         match face {
             Face::Connection { .. } => drop(table::replace(fd, Some(Face::Parents))),
-            Face::PollSet { .. } => drop(table::replace(fd, None)),
+            Face::PollSet { .. } | Face::Plain(_) => drop(table::replace(fd, None)),
             Face::Socket | Face::Listener(_) | Face::Parents => {}
         }
     }

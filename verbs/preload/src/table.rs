@@ -18,6 +18,10 @@ static CHUNKS: [OnceLock<Box<[AtomicU64; CHUNK]>>; CHUNK] = [const { OnceLock::n
 /// Threads that wait at a descriptor of the kernel's, by its number.
 static WAITERS: [OnceLock<Box<[AtomicU32; CHUNK]>>; CHUNK] = [const { OnceLock::new() }; CHUNK];
 
+/// Record of a socket in the table that `dgiwarp-ss` reads ([`crate::records`]): its place, counted from 1, or 0 for none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Slot(pub(crate) u16);
+
 /// A descriptor of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Face {
@@ -30,7 +34,10 @@ pub(crate) enum Face {
         rsocket: c_int,
         /// It has `SO_RCVTIMEO` or `SO_SNDTIMEO`.
         timed: bool,
+        slot: Slot,
     },
+    /// A connection that stayed the kernel's, whose octets are counted.
+    Plain(Slot),
     /// An epoll set with its poll set of rsockets.
     PollSet {
         poll_set: c_int,
@@ -47,30 +54,36 @@ impl Face {
         match self {
             Self::Socket => 1 << 32,
             Self::Listener(id) => 2 << 32 | u64::from(id),
-            Self::Connection { rsocket, timed } => {
-                3 << 32 | u64::from(timed) << 40 | number(rsocket)
-            }
+            Self::Connection {
+                rsocket,
+                timed,
+                slot,
+            } => 3 << 32 | u64::from(timed) << 40 | u64::from(slot.0) << 41 | number(rsocket),
             Self::PollSet { poll_set, active } => {
                 4 << 32 | u64::from(active) << 40 | number(poll_set)
             }
             Self::Parents => 5 << 32,
+            Self::Plain(slot) => 6 << 32 | u64::from(slot.0) << 41,
         }
     }
 
     fn unpack(word: u64) -> Option<Self> {
         let low = u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0);
+        let slot = Slot(u16::try_from(word >> 41 & 0xffff).unwrap_or(0));
         Some(match word >> 32 & 0xff {
             1 => Self::Socket,
             2 => Self::Listener(low),
             3 => Self::Connection {
                 rsocket: low.cast_signed(),
                 timed: word >> 40 & 1 == 1,
+                slot,
             },
             4 => Self::PollSet {
                 poll_set: low.cast_signed(),
                 active: word >> 40 & 1 == 1,
             },
             5 => Self::Parents,
+            6 => Self::Plain(slot),
             _ => return None,
         })
     }
@@ -149,7 +162,12 @@ pub(crate) fn shared() -> MutexGuard<'static, BTreeMap<c_int, Shared>> {
 }
 
 /// Makes a descriptor the face of a new connection.
-pub(crate) fn connected(fd: c_int, rsocket: c_int, named: Option<(sockaddr_storage, socklen_t)>) {
+pub(crate) fn connected(
+    fd: c_int,
+    rsocket: c_int,
+    slot: Slot,
+    named: Option<(sockaddr_storage, socklen_t)>,
+) {
     let first = Shared {
         faces: 1,
         named,
@@ -157,7 +175,14 @@ pub(crate) fn connected(fd: c_int, rsocket: c_int, named: Option<(sockaddr_stora
     };
     shared().insert(rsocket, first);
     let timed = false;
-    replace(fd, Some(Face::Connection { rsocket, timed }));
+    replace(
+        fd,
+        Some(Face::Connection {
+            rsocket,
+            timed,
+            slot,
+        }),
+    );
 }
 
 #[cfg(test)]
@@ -176,10 +201,12 @@ mod tests {
             Face::Connection {
                 rsocket: 12,
                 timed: true,
+                slot: Slot(0),
             },
             Face::Connection {
                 rsocket: 70_000,
                 timed: false,
+                slot: Slot(4096),
             },
             Face::PollSet {
                 poll_set: 9,
@@ -190,6 +217,7 @@ mod tests {
                 active: false,
             },
             Face::Parents,
+            Face::Plain(Slot(12)),
         ] {
             assert_eq!(replace(fd, Some(face)), before);
             assert_eq!(get(fd), Some(face));

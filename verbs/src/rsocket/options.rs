@@ -24,6 +24,8 @@ const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 const RDMA_ROUTE: c_int = 4;
+/// Beyond rdma-core: whether octets of a stream have gone by shared memory. The preload library of TCP sockets asks for it.
+const DGIWARP_LANE: c_int = 0x6477_0001;
 
 /// Most entries of a queue.
 const MAX_ENTRIES: u32 = 0xfffe;
@@ -268,6 +270,11 @@ fn number(stream: &StreamSocket, level: c_int, name: c_int) -> Option<c_int> {
         let _ = stream.finish_connect();
         let error = stream.lock().error.take();
         return Some(error.map_or(0, |errno| errno as c_int));
+    }
+    if level == SOL_RDMA && name == DGIWARP_LANE {
+        let counters = stream.connected()?.qp.counters();
+        let octets = counters.lane_octets_sent | counters.lane_octets_received;
+        return Some((octets != 0).into());
     }
     let state = stream.lock();
     let options = &state.options;

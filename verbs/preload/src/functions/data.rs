@@ -1,16 +1,20 @@
 //! Calls that send and receive octets.
 
 use crate::functions::{Way, receiving, sending};
+use crate::records::Connection;
 use crate::system::{errno, next, rsockets};
 use crate::table;
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
 
 /// Result of a call that sent. A program that has ended its sending direction gets `EPIPE` and `SIGPIPE`, as of TCP.
-pub(super) fn sent(rsocket: c_int, result: ssize_t, flags: c_int) -> ssize_t {
+pub(super) fn sent(connection: Connection, result: ssize_t, flags: c_int) -> ssize_t {
     if result >= 0 || errno::get() != libc::ECONNRESET {
-        return result;
+        return connection.sent(result);
     }
-    if table::shared().get(&rsocket).is_some_and(|it| it.shut) {
+    if table::shared()
+        .get(&connection.rsocket)
+        .is_some_and(|it| it.shut)
+    {
         if flags & libc::MSG_NOSIGNAL == 0 {
             // SAFETY: a signal to the calling thread.
             unsafe { libc::raise(libc::SIGPIPE) };
@@ -34,9 +38,9 @@ pub(super) fn refused(flags: c_int) -> Option<c_int> {
 unsafe extern "C" fn read(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
     match receiving(fd, 0) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => unsafe { next::read(fd, to, size) },
+        Way::Kernel(slot) => slot.received(unsafe { next::read(fd, to, size) }, 0),
         // SAFETY: the caller's arguments.
-        Way::Rsocket(rsocket) => unsafe { rsockets::rrecv(rsocket, to, size, 0) },
+        Way::Rsocket(it) => it.received(unsafe { rsockets::rrecv(it.rsocket, to, size, 0) }, 0),
         Way::Fails(error) => errno::fail(error),
     }
 }
@@ -45,9 +49,9 @@ unsafe extern "C" fn read(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
 unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
     match receiving(fd, 0) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => unsafe { next::readv(fd, to, count) },
+        Way::Kernel(slot) => slot.received(unsafe { next::readv(fd, to, count) }, 0),
         // SAFETY: the caller's arguments.
-        Way::Rsocket(rsocket) => unsafe { rsockets::rreadv(rsocket, to, count) },
+        Way::Rsocket(it) => it.received(unsafe { rsockets::rreadv(it.rsocket, to, count) }, 0),
         Way::Fails(error) => errno::fail(error),
     }
 }
@@ -56,11 +60,14 @@ unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t
 unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, size: size_t, flags: c_int) -> ssize_t {
     match receiving(fd, flags) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => unsafe { next::recv(fd, to, size, flags) },
-        Way::Rsocket(rsocket) => match refused(flags) {
+        Way::Kernel(slot) => slot.received(unsafe { next::recv(fd, to, size, flags) }, flags),
+        Way::Rsocket(it) => match refused(flags) {
             Some(error) => errno::fail(error),
             // SAFETY: the caller's arguments.
-            None => unsafe { rsockets::rrecv(rsocket, to, size, flags) },
+            None => it.received(
+                unsafe { rsockets::rrecv(it.rsocket, to, size, flags) },
+                flags,
+            ),
         },
         Way::Fails(error) => errno::fail(error),
     }
@@ -75,9 +82,12 @@ unsafe extern "C" fn recvfrom(
     from: *mut sockaddr,
     length: *mut socklen_t,
 ) -> ssize_t {
-    if matches!(receiving(fd, libc::MSG_DONTWAIT), Way::Kernel) {
+    if let Way::Kernel(slot) = receiving(fd, libc::MSG_DONTWAIT) {
         // SAFETY: the caller's arguments.
-        return unsafe { next::recvfrom(fd, to, size, flags, from, length) };
+        return slot.received(
+            unsafe { next::recvfrom(fd, to, size, flags, from, length) },
+            flags,
+        );
     }
     // SAFETY: the caller's arguments.
     let result = unsafe { recv(fd, to, size, flags) };
@@ -92,11 +102,11 @@ unsafe extern "C" fn recvfrom(
 unsafe extern "C" fn write(fd: c_int, from: *const c_void, size: size_t) -> ssize_t {
     match sending(fd, 0) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => unsafe { next::write(fd, from, size) },
-        Way::Rsocket(rsocket) => {
+        Way::Kernel(slot) => slot.sent(unsafe { next::write(fd, from, size) }),
+        Way::Rsocket(it) => {
             // SAFETY: the caller's arguments.
-            let result = unsafe { rsockets::rsend(rsocket, from, size, 0) };
-            sent(rsocket, result, 0)
+            let result = unsafe { rsockets::rsend(it.rsocket, from, size, 0) };
+            sent(it, result, 0)
         }
         Way::Fails(error) => errno::fail(error),
     }
@@ -106,11 +116,11 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, size: size_t) -> ssiz
 unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
     match sending(fd, 0) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => unsafe { next::writev(fd, from, count) },
-        Way::Rsocket(rsocket) => {
+        Way::Kernel(slot) => slot.sent(unsafe { next::writev(fd, from, count) }),
+        Way::Rsocket(it) => {
             // SAFETY: the caller's arguments.
-            let result = unsafe { rsockets::rwritev(rsocket, from, count) };
-            sent(rsocket, result, 0)
+            let result = unsafe { rsockets::rwritev(it.rsocket, from, count) };
+            sent(it, result, 0)
         }
         Way::Fails(error) => errno::fail(error),
     }
@@ -120,12 +130,12 @@ unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssiz
 unsafe extern "C" fn send(fd: c_int, from: *const c_void, size: size_t, flags: c_int) -> ssize_t {
     match sending(fd, flags) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => unsafe { next::send(fd, from, size, flags) },
+        Way::Kernel(slot) => slot.sent(unsafe { next::send(fd, from, size, flags) }),
         Way::Rsocket(_) if flags & libc::MSG_OOB != 0 => errno::fail(libc::EOPNOTSUPP),
-        Way::Rsocket(rsocket) => {
+        Way::Rsocket(it) => {
             // SAFETY: the caller's arguments.
-            let result = unsafe { rsockets::rsend(rsocket, from, size, flags) };
-            sent(rsocket, result, flags)
+            let result = unsafe { rsockets::rsend(it.rsocket, from, size, flags) };
+            sent(it, result, flags)
         }
         Way::Fails(error) => errno::fail(error),
     }
@@ -141,9 +151,9 @@ unsafe extern "C" fn sendto(
     to: *const sockaddr,
     length: socklen_t,
 ) -> ssize_t {
-    if matches!(sending(fd, libc::MSG_DONTWAIT), Way::Kernel) {
+    if let Way::Kernel(slot) = sending(fd, libc::MSG_DONTWAIT) {
         // SAFETY: the caller's arguments.
-        return unsafe { next::sendto(fd, from, size, flags, to, length) };
+        return slot.sent(unsafe { next::sendto(fd, from, size, flags, to, length) });
     }
     // SAFETY: the caller's arguments.
     unsafe { send(fd, from, size, flags) }

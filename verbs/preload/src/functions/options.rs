@@ -17,7 +17,11 @@ const PEEK: usize = 256 << 10;
 fn rsocket(fd: c_int) -> Option<c_int> {
     match table::get(fd)? {
         Face::Connection { rsocket, .. } => Some(rsocket),
-        Face::Socket | Face::Listener(_) | Face::PollSet { .. } | Face::Parents => None,
+        Face::Socket
+        | Face::Listener(_)
+        | Face::PollSet { .. }
+        | Face::Parents
+        | Face::Plain(_) => None,
     }
 }
 

@@ -1,11 +1,12 @@
 //! The functions of rsockets, from the `librdmacm.so.1` that `dgiwarp-run` preloads.
 
-use crate::system::address::length_of;
+use crate::system::address::{self, length_of};
 use libc::{
     c_int, c_long, c_void, epoll_event, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t,
     ssize_t,
 };
 use std::ffi::CStr;
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 
 /// A loaded function.
@@ -78,6 +79,26 @@ rsockets! {
     repoll_create(flags: c_int) -> c_int;
     repoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
     repoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int;
+}
+
+/// The address of an rsocket.
+pub(crate) fn local(rsocket: c_int) -> Option<SocketAddr> {
+    // SAFETY: the room of the caller.
+    address::from(|to, length| unsafe { rgetsockname(rsocket, to, length) })
+}
+
+/// Level of the options of rsockets, and the device's own option: whether octets have gone by shared memory.
+const SOL_RDMA: c_int = 0x10000;
+const DGIWARP_LANE: c_int = 0x6477_0001;
+
+/// Whether a connection goes by shared memory.
+pub(crate) fn is_lane(rsocket: c_int) -> bool {
+    let mut lane: c_int = 0;
+    let mut length = address::length_of::<c_int>();
+    let to = (&raw mut lane).cast();
+    // SAFETY: room for a number, and its length.
+    let result = unsafe { rgetsockopt(rsocket, SOL_RDMA, DGIWARP_LANE, to, &raw mut length) };
+    result == 0 && lane != 0
 }
 
 /// Sets whether calls on a connection wait.
