@@ -23,6 +23,8 @@
 mod layout;
 mod reader;
 mod record;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub use layout::{CAPACITY, NAME, OCTETS, VERSION, WORDS};

@@ -141,7 +141,3 @@ impl Snapshot {
         counts.fold(0, u64::saturating_add)
     }
 }
-
-#[cfg(test)]
-#[path = "tests.rs"]
-mod tests;

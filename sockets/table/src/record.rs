@@ -78,12 +78,12 @@ fn value_of<T: Copy>(all: &[T], number: u64) -> Option<T> {
     all.get(at).copied()
 }
 
-/// The same kind with another state.
+/// A kind with another state.
 pub(crate) fn with_state(kind: u64, state: State) -> u64 {
     kind & !0xff | number_of(&STATES, &state)
 }
 
-/// The same kind with another transport and reason.
+/// A kind with another transport and reason.
 pub(crate) fn with_way(kind: u64, way: Way, reason: u8) -> u64 {
     kind & !0xff_ff00 | number_of(&WAYS, &way) << 8 | u64::from(reason) << 16
 }

@@ -1,5 +1,4 @@
-use super::*;
-use crate::{State, Table, WORDS, Way};
+use crate::{Malformed, Reason, Record, Snapshot, State, Table, VERSION, WORDS, Way};
 use proptest::collection::vec;
 use proptest::prelude::{
     ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
