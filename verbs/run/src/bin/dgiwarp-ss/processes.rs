@@ -155,7 +155,7 @@ fn name(pid: u32) -> String {
     printable(octets.trim_ascii_end())
 }
 
-/// Sockets that are there still. Those of a program that closes descriptors beside the library (`fdopen(3)`, `io_uring(7)`) have none.
+/// Sockets that have a descriptor, or are being closed. Others were closed beside the library, such as by `fclose(3)`.
 fn present(records: &[Record], descriptors: &BTreeMap<u64, u32>) -> Vec<Socket> {
     let with_fd = records.iter().map(|record| Socket {
         record: *record,
