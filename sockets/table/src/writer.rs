@@ -14,7 +14,7 @@ const FIRST: u64 = 4096;
 /// Text of the last reason, where there are more than the table has room for.
 const OTHERS: &str = "other reasons";
 
-/// The table of this process. Changes of records and reasons need one caller at a time; octets are added by any thread.
+/// The table of this process. A record is changed by one thread at a time, and so are reasons; octets are added by any thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Table<'a> {
     words: &'a [AtomicU64],
@@ -84,11 +84,12 @@ impl<'a> Table<'a> {
     /// Changes a record. Readers that copy it meanwhile find an odd number, or another one behind it.
     fn change(self, index: u32, change: impl FnOnce(&[AtomicU64])) {
         let record = self.record(index);
-        let sequence = record[SEQUENCE].load(Ordering::Relaxed);
-        record[SEQUENCE].store(sequence.wrapping_add(1), Ordering::Relaxed);
+        // Odd numbers do not stay, even after two threads that close one socket at a time.
+        let changing = record[SEQUENCE].load(Ordering::Relaxed) | 1;
+        record[SEQUENCE].store(changing, Ordering::Relaxed);
         fence(Ordering::Release);
         change(record);
-        record[SEQUENCE].store(sequence.wrapping_add(2), Ordering::Release);
+        record[SEQUENCE].store(changing.wrapping_add(1), Ordering::Release);
     }
 
     /// Writes a record, of no octets.

@@ -1,6 +1,6 @@
 //! Sockets of this process in a table that `dgiwarp-ss` reads: a memfd, which the first socket that listens or connects makes.
 //!
-//! Records change under a lock. Octets are added without: a call that moves some costs one atomic addition.
+//! A call that moves octets costs one atomic addition.
 
 use crate::system::file::Memory;
 use crate::system::{errno, kernel, rsockets};
@@ -10,28 +10,31 @@ use libc::{c_int, ssize_t};
 use std::ffi::CString;
 use std::net::SocketAddr;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// First word of the table; NULL while there is none.
 static START: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
-/// Records that are in use.
+/// Descriptors of each record; 0 is a free one. `close(2)` may be called by a handler of a signal, and so takes no lock.
+static FACES: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
+const PLACES: usize = CAPACITY as usize;
+/// The record is about to be free.
+const ENDS: u32 = u32::MAX;
+/// Place below which no record is free, as far as is known.
+static LOWEST: AtomicUsize = AtomicUsize::new(0);
+
+/// Memory of the table. Its lock is held where reasons are counted.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     memory: Option<Memory>,
     /// The system has refused the memory.
     refused: bool,
-    /// Descriptors of each record that was used so far; 0 is a free one.
-    faces: Vec<u32>,
-    free: Vec<u16>,
 }
 
 static SLOTS: Mutex<Slots> = Mutex::new(Slots {
     memory: None,
     refused: false,
-    faces: Vec::new(),
-    free: Vec::new(),
 });
 
 pub(crate) fn slots() -> MutexGuard<'static, Slots> {
@@ -70,27 +73,30 @@ impl Slots {
         table()
     }
 
-    fn take(&mut self) -> Option<Slot> {
-        let number = match self.free.pop() {
-            Some(number) => number,
-            None if self.faces.len() < usize::try_from(CAPACITY).unwrap_or(0) => {
-                self.faces.push(0);
-                u16::try_from(self.faces.len()).ok()?
-            }
-            None => return None,
-        };
-        *self.faces.get_mut(usize::from(number) - 1)? = 1;
-        Some(Slot(number))
-    }
-
     /// A child of fork(2) has nothing in its parent's table.
     pub(crate) fn forget(&mut self) {
         START.store(ptr::null_mut(), Ordering::Release);
         if let Some(memory) = self.memory.take() {
             memory.end();
+            for faces in &FACES {
+                faces.store(0, Ordering::Relaxed);
+            }
+            LOWEST.store(0, Ordering::Relaxed);
         }
-        *self = Self::default();
     }
+}
+
+/// Takes a free record.
+fn take() -> Option<Slot> {
+    let lowest = LOWEST.load(Ordering::Relaxed);
+    let mut places = (lowest..PLACES).chain(0..lowest);
+    let at = places.find(|at| {
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        let taken = FACES[*at].compare_exchange(0, 1, acquire, relaxed);
+        taken.is_ok()
+    })?;
+    LOWEST.store(at + 1, Ordering::Relaxed);
+    Some(Slot(u16::try_from(at + 1).ok()?))
 }
 
 /// Records a socket. Plain connections count for their reason.
@@ -102,7 +108,7 @@ fn record(record: &Record, plain: Option<(&str, u64)>) -> Slot {
         if matches!(record.way, Way::Rc) {
             table.count_upgraded();
         }
-        let Some(slot) = slots.take() else {
+        let Some(slot) = take() else {
             table.count_unrecorded();
             return None;
         };
@@ -175,38 +181,38 @@ impl Slot {
         u32::from(self.0).wrapping_sub(1)
     }
 
+    fn faces(self) -> Option<&'static AtomicU32> {
+        FACES.get(usize::from(self.0).wrapping_sub(1))
+    }
+
     fn change(self, change: impl FnOnce(Table<'static>, u32)) {
-        if self.0 == 0 {
-            return;
-        }
-        let _one_at_a_time = slots();
-        if let Some(table) = table() {
+        if self.0 != 0
+            && let Some(table) = table()
+        {
             change(table, self.index());
         }
     }
 
     /// The socket has another descriptor.
     pub(crate) fn share(self) {
-        let mut slots = slots();
-        let at = usize::from(self.0).wrapping_sub(1);
-        if let Some(faces) = slots.faces.get_mut(at) {
-            *faces += 1;
+        if let Some(faces) = self.faces() {
+            faces.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// A descriptor of the socket is closed. With the last one the record is free.
     pub(crate) fn leave(self) {
-        let mut slots = slots();
-        let at = usize::from(self.0).wrapping_sub(1);
-        let Some(faces) = slots.faces.get_mut(at).filter(|it| **it > 0) else {
-            return;
-        };
-        *faces -= 1;
-        if *faces == 0 {
-            slots.free.push(self.0);
-            if let Some(table) = table() {
-                table.free(self.index());
-            }
+        let Some(faces) = self.faces() else { return };
+        let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+        let before = faces.fetch_update(acquire, relaxed, |faces| match faces {
+            0 | ENDS => None,
+            1 => Some(ENDS),
+            more => Some(more - 1),
+        });
+        if before == Ok(1) {
+            self.change(Table::free);
+            faces.store(0, Ordering::Release);
+            LOWEST.fetch_min(usize::from(self.0) - 1, Ordering::Relaxed);
         }
     }
 
@@ -217,6 +223,7 @@ impl Slot {
 
     /// A listener takes rsockets, or not.
     pub(crate) fn takes_rsockets(self, reason: Option<&str>) {
+        let _reasons = slots();
         self.change(|table, index| match reason {
             None => table.set_way(index, Way::Rsocket, 0),
             Some(reason) => table.set_way(index, Way::Tcp, table.reason(reason, 0)),
