@@ -5,11 +5,13 @@ Each line on standard input is the next step.
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import struct
 import sys
 import threading
+import time
 
 ROLE = sys.argv[1]
 # However the test ends.
@@ -40,13 +42,24 @@ def serve():
         threading.Thread(target=echo, args=[accepted], daemon=True).start()
 
 
+def is_upgraded(sock):
+    """The kernel's socket is not connected then."""
+    established = 1
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != established
+
+
 def connect(plain=False):
-    sock = socket.socket()
-    if plain:
-        # The socket has a port already.
-        sock.bind(("127.0.0.1", 0))
-    sock.connect(("127.0.0.1", int(sys.argv[2])))
-    return sock
+    while True:
+        sock = socket.socket()
+        if plain:
+            # The socket has a port already.
+            sock.bind(("127.0.0.1", 0))
+        sock.connect(("127.0.0.1", int(sys.argv[2])))
+        # A busy machine may not answer the port query in time.
+        if is_upgraded(sock) != plain:
+            return sock
+        sock.close()
+        time.sleep(0.05)
 
 
 def exchange(sock, octets):
@@ -104,6 +117,29 @@ def fork():
     step()
 
 
+def fill():
+    """More plain connections than the table has records, and one when they are closed."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard < 5000:
+        say("few")
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    listeners = [socket.create_server(("127.0.0.1", 0), backlog=2100) for _ in range(2)]
+    addresses = [it.getsockname() for it in listeners]
+    held = [socket.create_connection(addresses[n % 2]) for n in range(4100)]
+    say("full")
+    step()
+    for sock in held:
+        sock.close()
+    for listener in listeners:
+        listener.close()
+    listener = socket.create_server(("127.0.0.1", 0))
+    last = socket.create_connection(listener.getsockname())
+    last.sendall(b"last")
+    say("used again")
+    step()
+
+
 def forge():
     """Memfds of the name, one with each step."""
     header = struct.pack("=8sQQQQQQ", b"dgiwSOCK", 1, os.getpid(), 0, 1, 2, 4096)
@@ -132,4 +168,4 @@ def records():
     return record * 5000
 
 
-{"serve": serve, "ask": ask, "end": end_sending, "fork": fork, "forge": forge}[ROLE]()
+{"serve": serve, "ask": ask, "end": end_sending, "fork": fork, "fill": fill, "forge": forge}[ROLE]()
