@@ -89,6 +89,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-llp-udp",
             "dgiwarp-memory",
             "dgiwarp-rdmap",
+            "dgiwarp-socket-table",
             "dgiwarp-sockets",
             "dgiwarp-verbs",
         ],
