@@ -2,10 +2,10 @@
 
 use crate::common::{RUN, have, skip};
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 use xtask::clock;
@@ -193,6 +193,18 @@ fn both_ends_are_shown_with_way_octets_and_reason() {
     assert!(reasons.contains(&reason), "{reasons:?}");
     let counts = ["program", "upgraded", "unrecorded"].map(|it| counts[it].to_string());
     assert_eq!(counts, ["\"python3\"", "1", "0"]);
+
+    // A program whose memory shrinks would end by SIGBUS.
+    let folder = format!("/proc/{}/fd", client.pid());
+    let descriptors = fs::read_dir(folder).unwrap().map(|it| it.unwrap().path());
+    let is_table = |path: &PathBuf| {
+        let link = fs::read_link(path).unwrap_or_default();
+        link == Path::new("/memfd:dgiwarp-sockets (deleted)")
+    };
+    let tables: Vec<_> = descriptors.filter(is_table).collect();
+    let file = File::options().read(true).write(true).open(&tables[0]);
+    let file = file.unwrap();
+    assert!(tables.len() == 1 && file.set_len(0).is_err() && file.write_at(b"x", 0).is_err());
 
     // Text, and what is chosen of it.
     let pid = client.pid().to_string();
