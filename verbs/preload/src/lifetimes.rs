@@ -96,7 +96,7 @@ impl Lifetimes {
 
 static LIFETIMES: Mutex<Option<Lifetimes>> = Mutex::new(None);
 
-/// Those of this process.
+/// Lifetimes of the connections of this process.
 pub(crate) fn lifetimes() -> MutexGuard<'static, Option<Lifetimes>> {
     LIFETIMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
