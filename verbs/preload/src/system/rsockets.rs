@@ -94,7 +94,7 @@ const DGIWARP_LANE: c_int = 0x6477_0001;
 /// Whether a connection goes by shared memory.
 pub(crate) fn is_lane(rsocket: c_int) -> bool {
     let mut lane: c_int = 0;
-    let mut length = address::length_of::<c_int>();
+    let mut length = length_of::<c_int>();
     let to = (&raw mut lane).cast();
     // SAFETY: room for a number, and its length.
     let result = unsafe { rgetsockopt(rsocket, SOL_RDMA, DGIWARP_LANE, to, &raw mut length) };
