@@ -1,5 +1,6 @@
-//! Rsockets: formats, and one end of a stream.
+//! Rsockets: formats, one end of a stream, and the table of a process's sockets.
 
+use dgiwarp_socket_table::Snapshot;
 use dgiwarp_sockets::wire::{ConnectionData, DatagramHeader, IoMap, Message, UdpHeader};
 use dgiwarp_sockets::{Config, Credits, Destinations, Local, Part, Post, Sent, Shutdown, Stream};
 
@@ -13,6 +14,7 @@ const LOCAL: Local = Local {
 /// Gives the octets to every parser, and to one end of a stream as private data and then as what its peer and its program do.
 pub fn sockets(data: &[u8]) {
     headers(data);
+    table(data);
     let Some((size, data)) = data.split_first_chunk::<4>() else {
         return;
     };
@@ -30,6 +32,21 @@ pub fn sockets(data: &[u8]) {
     };
     if let Ok(stream) = Stream::new(&config, &LOCAL, peer) {
         End::new(stream, config.in_range()).run(calls);
+    }
+}
+
+/// The table of any process, as `dgiwarp-ss` reads it.
+fn table(data: &[u8]) {
+    let (before, after) = data.split_at(data.len() / 2);
+    for (before, octets, after) in [(data, data, data), (before, data, after)] {
+        let Ok(snapshot) = Snapshot::parse(before, octets, after) else {
+            continue;
+        };
+        assert!(snapshot.records.len() + snapshot.changing <= octets.len() / 128);
+        for record in &snapshot.records {
+            let reason = snapshot.reason_of(record).unwrap_or_default();
+            assert!(reason.bytes().all(|it| (b' '..=b'~').contains(&it)));
+        }
     }
 }
 

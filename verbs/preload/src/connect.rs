@@ -1,7 +1,9 @@
 //! Connections that become rsockets as they are made.
 
+use crate::lifetimes::lifetimes;
 use crate::peers;
 use crate::policy;
+use crate::records;
 use crate::rules::Direction;
 use crate::system::address::{self, length_of};
 use crate::system::kernel;
@@ -15,13 +17,24 @@ use std::time::{Duration, Instant};
 /// Longest attempt, after which the connection is the kernel's.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Connects a socket of the program by an rsocket. `None` where it is to be the kernel's.
+/// A connection that is to be the kernel's: the peer, and the reason.
+pub(crate) type Plain = (SocketAddr, &'static str);
+
+/// Connects a socket of the program by an rsocket.
+///
+/// # Errors
+/// It is to be the kernel's; `None` where that connects to no port either.
 ///
 /// # Safety
 /// `to` is NULL or has `length` octets.
-pub(crate) unsafe fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> Option<c_int> {
+pub(crate) unsafe fn connect(
+    fd: c_int,
+    to: *const sockaddr,
+    length: socklen_t,
+) -> Result<c_int, Option<Plain>> {
     // SAFETY: the caller's contract.
-    let peer = unsafe { address::read(to, length) }.filter(|it| it.port() != 0)?;
+    let peer = unsafe { address::read(to, length) };
+    let peer = peer.filter(|it| it.port() != 0).ok_or(None)?;
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     // SAFETY: as above.
     match unsafe { attempt(fd, peer, to, length) } {
@@ -29,14 +42,20 @@ pub(crate) unsafe fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
             // SAFETY: as above.
             let named = unsafe { address::with_port(to, length, peer.port()) };
             let length = length.min(length_of::<libc::sockaddr_storage>());
-            table::connected(fd, rsocket, Some((named, length)));
+            let slot = records::upgraded(fd, rsocket, Some(peer));
+            table::connected(fd, rsocket, slot, Some((named, length)));
+            let made = now();
+            if let Some(state) = table::shared().get_mut(&rsocket) {
+                state.made = Some((peer, made));
+            }
+            lifetimes().get_or_insert_default().made(peer);
             take_timeouts(fd, rsocket);
             report::upgraded(Direction::Connect, Some(peer));
-            Some(rsocket)
+            Ok(rsocket)
         }
         Err(reason) => {
             report::plain(peer, reason);
-            None
+            Err(Some((peer, reason)))
         }
     }
 }
@@ -49,9 +68,15 @@ unsafe fn attempt(
     to: *const sockaddr,
     length: socklen_t,
 ) -> Result<c_int, &'static str> {
-    if !policy::allow(peer.port(), Direction::Connect) {
+    let rule = policy::decide(peer.port(), Direction::Connect);
+    if rule == Some(false) {
         return Err("a rule");
     }
+    let mut lifetimes = lifetimes();
+    if rule.is_none() && !lifetimes.get_or_insert_default().allow(peer, now()) {
+        return Err("connections to the server were short");
+    }
+    drop(lifetimes);
     if kernel::local(fd).is_none_or(|it| it.port() != 0) {
         return Err("the socket has a port already");
     }
@@ -116,6 +141,12 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// A connection that this process made is closed.
+pub(crate) fn closed((peer, made): (SocketAddr, Instant)) {
+    let mut lifetimes = lifetimes();
+    lifetimes.get_or_insert_default().closed(peer, made, now());
+}
+
 /// Waits for the result of an attempt.
 fn wait(rsocket: c_int) -> Result<(), &'static str> {
     let deadline = now() + PATIENCE;
@@ -124,7 +155,10 @@ fn wait(rsocket: c_int) -> Result<(), &'static str> {
         let left = c_int::try_from(left.as_millis()).unwrap_or(0);
         match rsockets::poll_one(rsocket, POLLOUT, left) {
             Some(0) => return Err("the peer does not answer"),
-            Some(events) if events & (POLLERR | POLLHUP) != 0 => {
+            // A connection that the server has closed since has none.
+            Some(events)
+                if events & (POLLERR | POLLHUP) != 0 && rsockets::take_error(rsocket) != 0 =>
+            {
                 return Err("the peer has no rsockets");
             }
             Some(_) => return Ok(()),

@@ -18,6 +18,11 @@ mod children;
 mod connect;
 #[cfg(not(test))]
 mod functions;
+#[cfg_attr(
+    test,
+    expect(dead_code, reason = "functions of the C library use the rest")
+)]
+mod lifetimes;
 #[cfg(not(test))]
 mod listener;
 #[cfg(not(test))]
@@ -26,6 +31,8 @@ mod peers;
 mod policy;
 #[cfg(not(test))]
 mod process;
+#[cfg(not(test))]
+mod records;
 mod rules;
 #[cfg(not(test))]
 mod sets;

@@ -5,11 +5,13 @@
 
 use crate::children;
 use crate::policy;
+use crate::records;
 use crate::rules::Direction;
 use crate::system::address;
 use crate::system::kernel::{self, acquire, readable, release, semaphore};
 use crate::system::report;
 use crate::system::rsockets;
+use crate::table::Slot;
 use libc::{c_int, sockaddr};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::ManuallyDrop;
@@ -29,6 +31,7 @@ pub(crate) struct Listener {
     /// Descriptors that it has.
     faces: usize,
     backlog: usize,
+    slot: Slot,
     state: State,
 }
 
@@ -72,13 +75,14 @@ impl Drop for Queue {
 }
 
 /// A new listener of one descriptor. Returns its number.
-pub(crate) fn begin(backlog: c_int) -> u32 {
+pub(crate) fn begin(fd: c_int, backlog: c_int) -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
     let backlog = usize::try_from(backlog).unwrap_or(0);
     let listener = Listener {
         faces: 1,
         backlog: backlog.clamp(1, MAX_BACKLOG),
+        slot: records::listener(fd),
         state: State::New,
     };
     listeners().insert(id, listener);
@@ -102,6 +106,7 @@ pub(crate) fn leave(id: u32) {
     if listener.faces > 0 {
         return;
     }
+    listener.slot.leave();
     let ended = listeners.remove(&id);
     drop(listeners);
     if let Some(Listener {
@@ -132,6 +137,7 @@ pub(crate) fn yield_port(port: u16) -> bool {
 /// A child of fork(2) has its parent's listening sockets, but none of the rsockets.
 pub(crate) fn forget(listeners: &mut BTreeMap<u32, Listener>) {
     for listener in listeners.values_mut() {
+        listener.slot = Slot::default();
         let _parents = ManuallyDrop::new(std::mem::replace(&mut listener.state, State::New));
     }
 }
@@ -166,8 +172,13 @@ pub(crate) fn queue(fd: c_int, id: u32) -> Option<Arc<Queue>> {
     if let Some(address) = kernel::local(fd) {
         report::listener(address, made.as_ref().err().copied());
     }
+    let reason = made.as_ref().err().copied();
     let made = made.ok();
     if let Some(listener) = listeners().get_mut(&id) {
+        if listener.slot == Slot::default() {
+            listener.slot = records::listener(fd);
+        }
+        listener.slot.takes_rsockets(reason);
         listener.state = match &made {
             Some(queue) => State::Beside(Arc::clone(queue)),
             None => State::Plain,
@@ -181,7 +192,7 @@ fn make(fd: c_int, backlog: usize) -> Result<Arc<Queue>, &'static str> {
     let at: *const sockaddr = (&raw const storage).cast();
     // SAFETY: an address of this length.
     let local = unsafe { address::read(at, length) }.ok_or("it has no address")?;
-    if !policy::allow(local.port(), Direction::Listen) {
+    if policy::decide(local.port(), Direction::Listen) == Some(false) {
         return Err("a rule");
     }
     if !rsockets::are_there() {

@@ -18,8 +18,8 @@ pub(crate) fn program() -> &'static str {
     })
 }
 
-/// Whether sockets of this process may become rsockets.
-pub(crate) fn allow(port: u16, direction: Direction) -> bool {
+/// Whether sockets of this process may become rsockets; `None` where no rule decides.
+pub(crate) fn decide(port: u16, direction: Direction) -> Option<bool> {
     static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
     let rules = RULES.get_or_init(|| {
         let text = env::var(VARIABLE).unwrap_or_default();

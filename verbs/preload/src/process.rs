@@ -3,9 +3,11 @@
 //! A child has its parent's listening sockets and plain connections. The parent's rsockets are none of the child's: calls on them fail.
 
 use crate::children;
+use crate::lifetimes::lifetimes;
 use crate::listener::{self, Listener};
 use crate::peers;
 use crate::policy;
+use crate::records::{self, Slots};
 use crate::sets;
 use crate::system::report;
 use crate::system::rsockets;
@@ -55,6 +57,8 @@ extern "C" fn prepare() {
         held.push(Box::new(sets::sets()));
         held.push(Box::new(table::shared()));
         held.push(Box::new(peers::results()));
+        held.push(Box::new(lifetimes()));
+        held.push(Box::new(records::slots()));
     });
 }
 
@@ -73,6 +77,8 @@ extern "C" fn in_child() {
                 guard.downcast_mut::<MutexGuard<'static, BTreeMap<c_int, Shared>>>()
             {
                 shared.clear();
+            } else if let Some(slots) = guard.downcast_mut::<MutexGuard<'static, Slots>>() {
+                slots.forget();
             }
         }
     });
@@ -80,10 +86,11 @@ extern "C" fn in_child() {
     OWNER.store(own(), Ordering::Relaxed);
     report::forget();
     sets::sets().clear();
+    table::forget_waiters();
     for (fd, face) in table::all() {
         match face {
             Face::Connection { .. } => drop(table::replace(fd, Some(Face::Parents))),
-            Face::PollSet(_) => drop(table::replace(fd, None)),
+            Face::PollSet { .. } | Face::Plain(_) => drop(table::replace(fd, None)),
             Face::Socket | Face::Listener(_) | Face::Parents => {}
         }
     }
@@ -110,7 +117,7 @@ pub(crate) fn end() {
         return;
     }
     for (fd, face) in table::all() {
-        if let Face::Connection { rsocket } = face {
+        if let Face::Connection { rsocket, .. } = face {
             table::replace(fd, None);
             // SAFETY: a connection of this process, which ends.
             unsafe { rsockets::rclose(rsocket) };

@@ -66,10 +66,15 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, &str> {
     rules.map(|it| Rule::parse(it).ok_or(it)).collect()
 }
 
-/// Whether sockets may become rsockets.
-pub(crate) fn decide(rules: &[Rule], program: &str, port: u16, direction: Direction) -> bool {
+/// Whether sockets may become rsockets; `None` where no rule decides.
+pub(crate) fn decide(
+    rules: &[Rule],
+    program: &str,
+    port: u16,
+    direction: Direction,
+) -> Option<bool> {
     let rule = rules.iter().find(|it| it.holds(program, port, direction));
-    rule.is_none_or(|it| it.on)
+    rule.map(|it| it.on)
 }
 
 #[cfg(test)]
@@ -80,11 +85,11 @@ mod tests {
     fn the_first_rule_that_holds_decides() {
         let rules = parse("on:port=80,off:program=sshd off:port=1-1023:direction=listen").unwrap();
         for (program, port, direction, allowed) in [
-            ("sshd", 80, Direction::Listen, true),
-            ("sshd", 22, Direction::Connect, false),
-            ("nginx", 443, Direction::Listen, false),
-            ("nginx", 443, Direction::Connect, true),
-            ("nginx", 1024, Direction::Listen, true),
+            ("sshd", 80, Direction::Listen, Some(true)),
+            ("sshd", 22, Direction::Connect, Some(false)),
+            ("nginx", 443, Direction::Listen, Some(false)),
+            ("nginx", 443, Direction::Connect, None),
+            ("nginx", 1024, Direction::Listen, None),
         ] {
             assert_eq!(
                 decide(&rules, program, port, direction),
@@ -92,7 +97,7 @@ mod tests {
                 "{program} {port} {direction:?}"
             );
         }
-        assert!(decide(&[], "x", 1, Direction::Connect));
+        assert_eq!(decide(&[], "x", 1, Direction::Connect), None);
     }
 
     #[test]

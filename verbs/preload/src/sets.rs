@@ -1,19 +1,29 @@
 //! Epoll sets with rsockets.
 //!
 //! A set of the program stays the kernel's, with all other members. The first rsocket among them gives it a poll set of rsockets, of which the kernel's set is
-//! a member too: its events are fetched when it has any.
+//! a member too: its events are fetched when it has any. While there are no rsockets in it, a set is the kernel's alone.
+//!
+//! Threads may wait at the kernel's set when the first rsocket comes: a descriptor that is always readable is a member of the set then, until all of them have
+//! seen it and wait at the poll set.
 
-use crate::system::errno;
-use crate::system::next;
-use crate::system::rsockets;
+use crate::system::{errno, kernel, next, rsockets};
 use crate::table::{self, Face};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, c_int, epoll_event};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Members of the program's epoll sets that are TCP sockets or listeners, by set and descriptor.
-type Sets = BTreeMap<c_int, BTreeMap<c_int, Member>>;
+/// Members of the program's epoll sets, by set.
+type Sets = BTreeMap<c_int, Members>;
+
+/// Members of a set.
+#[derive(Debug, Default)]
+pub(crate) struct Members {
+    /// TCP sockets and listeners, by descriptor.
+    sockets: BTreeMap<c_int, Member>,
+    rsockets: BTreeSet<c_int>,
+}
 
 /// A TCP socket in a set.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +61,7 @@ pub(crate) fn record(
     bell: Option<c_int>,
 ) {
     let mut sets = sets();
-    let members = sets.entry(set).or_default();
+    let members = &mut sets.entry(set).or_default().sockets;
     let before = if operation == EPOLL_CTL_DEL {
         members.remove(&fd)
     } else {
@@ -75,13 +85,15 @@ pub(crate) fn record(
 
 /// Whether the descriptor is in a set.
 pub(crate) fn has(fd: c_int) -> bool {
-    sets().values().any(|members| members.contains_key(&fd))
+    sets()
+        .values()
+        .any(|members| members.sockets.contains_key(&fd))
 }
 
 fn members_of(fd: c_int) -> Vec<(c_int, Member)> {
     let sets = sets();
     let all = sets.iter();
-    all.filter_map(|(set, members)| Some((*set, *members.get(&fd)?)))
+    all.filter_map(|(set, members)| Some((*set, *members.sockets.get(&fd)?)))
         .collect()
 }
 
@@ -103,13 +115,9 @@ pub(crate) fn add_bell(fd: c_int, bell: c_int) {
 pub(crate) fn upgrade(fd: c_int, rsocket: c_int) {
     for (set, Member { events, data, .. }) in members_of(fd) {
         control(set, EPOLL_CTL_DEL, fd, 0, 0);
-        if let Some(poll_set) = poll_set(set) {
-            let mut event = epoll_event { events, u64: data };
-            // SAFETY: an event.
-            unsafe {
-                rsockets::repoll_ctl(poll_set, EPOLL_CTL_ADD, rsocket, &raw mut event);
-            }
-        }
+        let mut event = epoll_event { events, u64: data };
+        // SAFETY: an event.
+        unsafe { control_rsocket(set, EPOLL_CTL_ADD, rsocket, &raw mut event) };
     }
     forget(fd);
 }
@@ -120,7 +128,7 @@ pub(crate) fn forget(fd: c_int) {
     for (set, members) in sets().iter_mut() {
         if let Some(Member {
             bell: Some(bell), ..
-        }) = members.remove(&fd)
+        }) = members.sockets.remove(&fd)
         {
             bells.push((*set, bell));
         }
@@ -130,9 +138,145 @@ pub(crate) fn forget(fd: c_int) {
     }
 }
 
+/// epoll_ctl(2) for an rsocket.
+///
+/// # Safety
+/// The event is NULL or valid.
+pub(crate) unsafe fn control_rsocket(
+    set: c_int,
+    operation: c_int,
+    rsocket: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    let mut sets = sets();
+    let Some(poll_set) = poll_set(set) else {
+        return -1;
+    };
+    // SAFETY: the caller's event.
+    let result = unsafe { rsockets::repoll_ctl(poll_set, operation, rsocket, event) };
+    if result == 0 {
+        let rsockets = &mut sets.entry(set).or_default().rsockets;
+        match operation {
+            EPOLL_CTL_ADD => drop(rsockets.insert(rsocket)),
+            EPOLL_CTL_DEL => drop(rsockets.remove(&rsocket)),
+            _ => {}
+        }
+        let active = !rsockets.is_empty();
+        activate(set, poll_set, active);
+    }
+    result
+}
+
+/// An rsocket is closed.
+pub(crate) fn forget_rsocket(rsocket: c_int) {
+    for (set, members) in sets().iter_mut() {
+        if members.rsockets.remove(&rsocket)
+            && members.rsockets.is_empty()
+            && let Some(Face::PollSet { poll_set, .. }) = table::get(*set)
+        {
+            activate(*set, poll_set, false);
+        }
+    }
+}
+
+/// A set has rsockets or none, under the lock of all sets. Threads that wait at the kernel's set turn to the poll set with the first.
+fn activate(set: c_int, poll_set: c_int, active: bool) {
+    let before = table::replace(set, Some(Face::PollSet { poll_set, active }));
+    let was = matches!(before, Some(Face::PollSet { active: true, .. }));
+    if active
+        && !was
+        && table::waiters(set).is_some_and(|it| it.load(Ordering::SeqCst) > 0)
+        && let Some(always) = always_readable()
+    {
+        let events = EPOLLIN.cast_unsigned();
+        control(set, EPOLL_CTL_ADD, always, events, turn());
+    }
+}
+
+/// A descriptor that is always readable.
+fn always_readable() -> Option<c_int> {
+    static ALWAYS: OnceLock<Option<c_int>> = OnceLock::new();
+    *ALWAYS.get_or_init(|| {
+        let fd = kernel::semaphore()?;
+        kernel::release(fd);
+        Some(fd)
+    })
+}
+
+/// Data of [`always_readable`] in the kernel's set: an address, which no data of the program is.
+fn turn() -> u64 {
+    static TURN: u8 = 0;
+    u64::try_from((&raw const TURN).addr()).unwrap_or(u64::MAX)
+}
+
+/// Waits at the kernel's set with `wait`, which has room for `most` events, and returns its result, or -1. `None` where the set has got rsockets, and nothing has been written.
+///
+/// # Safety
+/// `wait` writes as many events as it returns to `events`.
+pub(crate) unsafe fn wait_plain(
+    set: c_int,
+    events: *mut epoll_event,
+    wait: impl FnOnce() -> c_int,
+) -> Option<c_int> {
+    let Some(waiters) = table::waiters(set) else {
+        return Some(wait());
+    };
+    waiters.fetch_add(1, Ordering::SeqCst);
+    if active(set).is_some() {
+        waiters.fetch_sub(1, Ordering::SeqCst);
+        return None;
+    }
+    let count = wait();
+    waiters.fetch_sub(1, Ordering::SeqCst);
+    // SAFETY: the caller's events.
+    match unsafe { without_turn(set, events, count) } {
+        0 if count > 0 => None,
+        left => Some(left),
+    }
+}
+
+/// Takes the event of [`always_readable`] out of events of the kernel's set, and the descriptor out of the set behind the last thread that waits there. Returns how many are left.
+///
+/// # Safety
+/// There are `count` events, where it is not negative.
+unsafe fn without_turn(set: c_int, events: *mut epoll_event, count: c_int) -> c_int {
+    let Ok(found) = usize::try_from(count) else {
+        return count;
+    };
+    if found == 0 {
+        return 0;
+    }
+    // SAFETY: the caller's events.
+    let all = unsafe { std::slice::from_raw_parts_mut(events, found) };
+    let Some(at) = all.iter().position(|it| it.u64 == turn()) else {
+        return count;
+    };
+    let error = errno::get();
+    all.swap(at, found - 1);
+    let _guard = sets();
+    if table::waiters(set).is_some_and(|it| it.load(Ordering::SeqCst) == 0)
+        && let Some(always) = always_readable()
+    {
+        control(set, EPOLL_CTL_DEL, always, 0, 0);
+    }
+    errno::set(error);
+    count - 1
+}
+
+/// The poll set of a set that has rsockets.
+pub(crate) fn active(set: c_int) -> Option<c_int> {
+    match table::get(set) {
+        Some(Face::PollSet {
+            poll_set,
+            active: true,
+        }) => Some(poll_set),
+        _ => None,
+    }
+}
+
 /// The poll set of a set, made for its first rsocket.
-pub(crate) fn poll_set(set: c_int) -> Option<c_int> {
-    if let Some(Face::PollSet(poll_set)) = table::get(set) {
+fn poll_set(set: c_int) -> Option<c_int> {
+    if let Some(Face::PollSet { poll_set, .. }) = table::get(set) {
         return Some(poll_set);
     }
     // SAFETY: numbers only.
@@ -152,7 +296,8 @@ pub(crate) fn poll_set(set: c_int) -> Option<c_int> {
         errno::set(error);
         return None;
     }
-    table::replace(set, Some(Face::PollSet(poll_set)));
+    let active = false;
+    table::replace(set, Some(Face::PollSet { poll_set, active }));
     Some(poll_set)
 }
 
@@ -174,5 +319,7 @@ pub(crate) unsafe fn fetch(set: c_int, events: *mut epoll_event, most: c_int) ->
         return 0;
     }
     // SAFETY: the caller's room, and no mask.
-    unsafe { next::epoll_pwait(set, events, most, 0, ptr::null()) }
+    let count = unsafe { next::epoll_pwait(set, events, most, 0, ptr::null()) };
+    // SAFETY: the events of that call.
+    unsafe { without_turn(set, events, count) }
 }

@@ -5,13 +5,22 @@
 
 use libc::{c_int, sockaddr_storage, socklen_t};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// Faces of a chunk, and chunks: as many as the kernel's greatest limit of descriptors.
 const CHUNK: usize = 1024;
 
 static CHUNKS: [OnceLock<Box<[AtomicU64; CHUNK]>>; CHUNK] = [const { OnceLock::new() }; CHUNK];
+
+/// Threads that wait at a descriptor of the kernel's, by its number.
+static WAITERS: [OnceLock<Box<[AtomicU32; CHUNK]>>; CHUNK] = [const { OnceLock::new() }; CHUNK];
+
+/// Record of a socket in the table that `dgiwarp-ss` reads ([`crate::records`]): its place, counted from 1, or 0 for none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Slot(pub(crate) u16);
 
 /// A descriptor of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,9 +30,15 @@ pub(crate) enum Face {
     /// A listening TCP socket, by its number in [`crate::listener`].
     Listener(u32),
     /// A connection: its rsocket. The kernel's socket at the number is not connected.
-    Connection { rsocket: c_int },
+    Connection { rsocket: c_int, slot: Slot },
+    /// A connection that stayed the kernel's, whose octets are counted.
+    Plain(Slot),
     /// An epoll set with its poll set of rsockets.
-    PollSet(c_int),
+    PollSet {
+        poll_set: c_int,
+        /// It has rsockets now.
+        active: bool,
+    },
     /// A connection of the process that forked this one.
     Parents,
 }
@@ -34,22 +49,33 @@ impl Face {
         match self {
             Self::Socket => 1 << 32,
             Self::Listener(id) => 2 << 32 | u64::from(id),
-            Self::Connection { rsocket } => 3 << 32 | number(rsocket),
-            Self::PollSet(set) => 4 << 32 | number(set),
+            Self::Connection { rsocket, slot } => {
+                3 << 32 | u64::from(slot.0) << 41 | number(rsocket)
+            }
+            Self::PollSet { poll_set, active } => {
+                4 << 32 | u64::from(active) << 40 | number(poll_set)
+            }
             Self::Parents => 5 << 32,
+            Self::Plain(slot) => 6 << 32 | u64::from(slot.0) << 41,
         }
     }
 
     fn unpack(word: u64) -> Option<Self> {
         let low = u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0);
+        let slot = Slot(u16::try_from(word >> 41 & 0xffff).unwrap_or(0));
         Some(match word >> 32 & 0xff {
             1 => Self::Socket,
             2 => Self::Listener(low),
             3 => Self::Connection {
                 rsocket: low.cast_signed(),
+                slot,
             },
-            4 => Self::PollSet(low.cast_signed()),
+            4 => Self::PollSet {
+                poll_set: low.cast_signed(),
+                active: word >> 40 & 1 == 1,
+            },
             5 => Self::Parents,
+            6 => Self::Plain(slot),
             _ => return None,
         })
     }
@@ -60,7 +86,7 @@ impl Face {
 pub(crate) fn get(fd: c_int) -> Option<Face> {
     let at = usize::try_from(fd).ok()?;
     let chunk = CHUNKS.get(at / CHUNK)?.get()?;
-    Face::unpack(chunk.get(at % CHUNK)?.load(Ordering::Acquire))
+    Face::unpack(chunk.get(at % CHUNK)?.load(Ordering::SeqCst))
 }
 
 /// Makes a descriptor a face, or none. Returns the one that it was.
@@ -72,7 +98,23 @@ pub(crate) fn replace(fd: c_int, face: Option<Face>) -> Option<Face> {
     }
     let chunk = chunk.get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK]));
     let word = face.map_or(0, Face::pack);
-    Face::unpack(chunk.get(at % CHUNK)?.swap(word, Ordering::AcqRel))
+    Face::unpack(chunk.get(at % CHUNK)?.swap(word, Ordering::SeqCst))
+}
+
+/// Number of threads that wait at a descriptor of the kernel's; `None` where no descriptor has the number.
+pub(crate) fn waiters(fd: c_int) -> Option<&'static AtomicU32> {
+    let at = usize::try_from(fd).ok()?;
+    let chunk = WAITERS.get(at / CHUNK)?;
+    let chunk = chunk.get_or_init(|| Box::new([const { AtomicU32::new(0) }; CHUNK]));
+    chunk.get(at % CHUNK)
+}
+
+/// A child of fork(2) has none of its parent's threads.
+pub(crate) fn forget_waiters() {
+    let chunks = WAITERS.iter().filter_map(OnceLock::get);
+    for waiters in chunks.flat_map(|chunk| chunk.iter()) {
+        waiters.store(0, Ordering::SeqCst);
+    }
 }
 
 /// All faces with their descriptors.
@@ -95,6 +137,8 @@ pub(crate) struct Shared {
     pub(crate) faces: usize,
     /// Address that the program connected to: the rsocket's peer has another port.
     pub(crate) named: Option<(sockaddr_storage, socklen_t)>,
+    /// Server of a connection that this process made, and the time when.
+    pub(crate) made: Option<(SocketAddr, Instant)>,
 }
 
 static SHARED: Mutex<BTreeMap<c_int, Shared>> = Mutex::new(BTreeMap::new());
@@ -105,10 +149,19 @@ pub(crate) fn shared() -> MutexGuard<'static, BTreeMap<c_int, Shared>> {
 }
 
 /// Makes a descriptor the face of a new connection.
-pub(crate) fn connected(fd: c_int, rsocket: c_int, named: Option<(sockaddr_storage, socklen_t)>) {
-    let first = Shared { faces: 1, named };
+pub(crate) fn connected(
+    fd: c_int,
+    rsocket: c_int,
+    slot: Slot,
+    named: Option<(sockaddr_storage, socklen_t)>,
+) {
+    let first = Shared {
+        faces: 1,
+        named,
+        ..Shared::default()
+    };
     shared().insert(rsocket, first);
-    replace(fd, Some(Face::Connection { rsocket }));
+    replace(fd, Some(Face::Connection { rsocket, slot }));
 }
 
 #[cfg(test)]
@@ -124,10 +177,24 @@ mod tests {
         for face in [
             Face::Socket,
             Face::Listener(7),
-            Face::Connection { rsocket: 12 },
-            Face::Connection { rsocket: 70_000 },
-            Face::PollSet(9),
+            Face::Connection {
+                rsocket: 12,
+                slot: Slot(0),
+            },
+            Face::Connection {
+                rsocket: 70_000,
+                slot: Slot(4096),
+            },
+            Face::PollSet {
+                poll_set: 9,
+                active: true,
+            },
+            Face::PollSet {
+                poll_set: 9,
+                active: false,
+            },
             Face::Parents,
+            Face::Plain(Slot(12)),
         ] {
             assert_eq!(replace(fd, Some(face)), before);
             assert_eq!(get(fd), Some(face));

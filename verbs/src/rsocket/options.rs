@@ -28,6 +28,8 @@ const RDMA_IOMAPSIZE: c_int = 3;
 const RDMA_ROUTE: c_int = 4;
 /// Not of rdma-core: ends and errors of a connection are those of TCP, for programs that take it for a TCP socket.
 const RDMA_TCP: c_int = 0x6467;
+/// Beyond rdma-core: whether octets of a stream have gone by shared memory. The preload library of TCP sockets asks for it.
+const DGIWARP_LANE: c_int = 0x6477_0001;
 
 /// Most entries of a queue.
 const MAX_ENTRIES: u32 = 0xfffe;
@@ -289,6 +291,11 @@ fn number(stream: &StreamSocket, level: c_int, name: c_int) -> Option<c_int> {
         let error = stream.lock().error.take();
         let error = error.or_else(|| stream.connected()?.lock().take_error());
         return Some(error.map_or(0, |errno| errno as c_int));
+    }
+    if level == SOL_RDMA && name == DGIWARP_LANE {
+        let counters = stream.connected()?.qp.counters();
+        let octets = counters.lane_octets_sent | counters.lane_octets_received;
+        return Some((octets != 0).into());
     }
     let state = stream.lock();
     let options = &state.options;

@@ -9,6 +9,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
+use crate::driver::cq::awaited::Awaited;
 use crate::driver::cq::channel::ChannelShared;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
@@ -35,6 +36,7 @@ pub(crate) struct CompletionQueue {
     /// Threads that sleep until there is a completion.
     sleepers: AtomicU32,
     wake: EventFd,
+    awaited: Awaited,
     channel: OnceLock<Arc<ChannelShared>>,
     poll_set: Arc<PollSet>,
     /// Once linked, a set stays linked until it is gone.
@@ -57,6 +59,7 @@ impl CompletionQueue {
             polls_with_completions: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             wake,
+            awaited: Awaited::default(),
             channel: OnceLock::new(),
             poll_set,
             linked: OnceLock::new(),
@@ -80,7 +83,6 @@ impl CompletionQueue {
 
     pub(crate) fn set_channel(&self, channel: Arc<ChannelShared>) {
         let _ = self.channel.set(channel);
-        self.poll_set.sleep_on_all();
     }
 
     /// Makes a queue pair a member of the poll set, and has the background thread serve the set.
@@ -108,7 +110,12 @@ impl CompletionQueue {
         }
         drop(linked);
         if let Some(channel) = self.channel.get() {
-            set.sleep_on_all();
+            {
+                let _ring = self.ring.lock();
+                if self.awaited.is_any() {
+                    self.awaited.begin(set);
+                }
+            }
             channel
                 .watch(set)
                 .map_err(Error::system("cannot watch a completion queue"))?;
@@ -182,6 +189,9 @@ impl CompletionQueue {
         }
         let pushed = ring.push(wc);
         self.filled.store(true, Ordering::SeqCst);
+        if pushed == Pushed::Event {
+            self.awaited.end();
+        }
         drop(ring);
         match pushed {
             Pushed::Quiet => {}
@@ -209,16 +219,17 @@ impl CompletionQueue {
     }
 
     pub(crate) fn arm(&self, solicited_only: bool) {
-        self.ring.lock().arm(solicited_only);
-        if self.channel.get().is_none() {
-            return;
-        }
-        if let Some(linked) = self.linked.get() {
-            for set in linked.read().iter().filter_map(Weak::upgrade) {
-                set.want_event();
+        let linked = self.linked_sets();
+        let sets = || linked.iter().chain([&self.poll_set]);
+        {
+            let mut ring = self.ring.lock();
+            ring.arm(solicited_only);
+            if self.channel.get().is_none() {
+                return;
             }
+            sets().for_each(|set| self.awaited.begin(set));
         }
-        self.poll_set.want_event();
+        sets().for_each(|set| set.want_event());
     }
 
     /// Moves completions to the front of `out`, as [`poll_each`](Self::poll_each) finds them. Returns how many.

@@ -1,5 +1,6 @@
 //! Completion queues and completion channels.
 
+mod awaited;
 pub(crate) mod channel;
 pub(crate) mod completion_queue;
 pub(crate) mod sleep;

@@ -87,8 +87,8 @@ pub(crate) struct PollSet {
     arming: AdaptiveArming,
     /// Threads that sleep on the sockets.
     sleepers: AtomicU32,
-    /// A completion channel may sleep on the sockets at any time.
-    slept_on: AtomicBool,
+    /// Armed completion queues, of which a thread may sleep on the sockets at any time.
+    awaited: AtomicU32,
     /// Threads that wait for a channel's events do so in its calls and receive for themselves, as far as the set has learnt.
     waiters_receive: AtomicBool,
     /// A program may sleep on a channel's descriptor until the background thread has raised an event: it does not step aside.
@@ -126,7 +126,7 @@ impl PollSet {
             timers: Timers::new(),
             arming: AdaptiveArming::new(),
             sleepers: AtomicU32::new(0),
-            slept_on: AtomicBool::new(false),
+            awaited: AtomicU32::new(0),
             waiters_receive: AtomicBool::new(false),
             event_wanted: AtomicBool::new(false),
             has_memory_input: AtomicBool::new(false),
@@ -418,9 +418,9 @@ impl PollSet {
         (got || !left).then_some(got)
     }
 
-    /// Whether nobody, now or at any time soon, sleeps on the epoll set.
+    /// Whether nobody, now or until an event of a completion channel, sleeps on the epoll set.
     fn nobody_sleeps(&self) -> bool {
-        !self.arming.is_on() && !self.has_sleepers() && !self.slept_on.load(Ordering::SeqCst)
+        !self.arming.is_on() && !self.has_sleepers() && self.awaited.load(Ordering::SeqCst) == 0
     }
 
     /// Takes a busy socket out of the epoll set: it is tried on every poll, and its place in the set would cost

@@ -78,8 +78,8 @@ pub(crate) struct Ports {
     meets_after: Option<u64>,
     /// Numbers that were given to siblings.
     lives: u32,
-    /// Receive calls of the main port that come before those of the siblings: it may hold datagrams of a sibling's peer from before.
-    older: u32,
+    /// The latest sibling, and receive calls of the main port that come before its own: that one may hold datagrams of its peer from before.
+    older: Option<(SocketIndex, u32)>,
     /// Of lanes that are gone, and of peers without any. Made for the first one.
     lane_counters: Option<Box<QpCounters>>,
     /// Datagrams are in lanes that no bell announces.
@@ -118,7 +118,7 @@ impl Ports {
             icmp_limit: IcmpLimit::default(),
             meets_after: None,
             lives: 0,
-            older: 0,
+            older: None,
             lane_counters: None,
             unannounced: false,
         }
@@ -310,7 +310,7 @@ impl Ports {
         };
         if let Some(place) = self.siblings.get_mut(usize::from(index).saturating_sub(1)) {
             *place = Some(sibling);
-            self.older = MOST_OLDER;
+            self.older = Some((index, MOST_OLDER));
         }
         Ok(())
     }
@@ -318,17 +318,19 @@ impl Ports {
     /// Whether the main port comes before the one at `index`, so that datagrams of a peer are received in their order. The caller receives from it then.
     #[inline]
     pub(crate) fn takes_older(&mut self, index: SocketIndex) -> bool {
-        let takes = self.older > 0 && index != 0;
-        if takes {
-            self.older -= 1;
+        match &mut self.older {
+            Some((behind, left)) if *behind == index && *left > 0 => {
+                *left -= 1;
+                true
+            }
+            _ => false,
         }
-        takes
     }
 
     /// The main port holds nothing from before.
     #[inline]
     pub(crate) fn note_empty_main(&mut self) {
-        self.older = 0;
+        self.older = None;
     }
 
     fn share_number(&self, share: bool) -> io::Result<()> {

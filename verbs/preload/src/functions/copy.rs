@@ -2,6 +2,7 @@
 
 use crate::functions::data::sent;
 use crate::functions::{Way, way};
+use crate::records::{self, Connection};
 use crate::system::{errno, kernel, next, rsockets};
 use crate::table::{self, Face};
 use libc::{MSG_DONTWAIT, POLLOUT, c_int, c_uint, c_void, off_t, size_t, ssize_t};
@@ -22,10 +23,10 @@ fn is_connection(fd: c_int) -> bool {
 /// # Safety
 /// `offset` is NULL or a position.
 unsafe fn copy_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    let rsocket = match way(to) {
-        Way::Rsocket(rsocket) => rsocket,
+    let connection = match way(to) {
+        Way::Rsocket(connection) => connection,
         Way::Fails(error) => return errno::fail(error),
-        Way::Kernel => return errno::fail(libc::EINVAL),
+        Way::Kernel(_) => return errno::fail(libc::EINVAL),
     };
     let mut at = if offset.is_null() {
         // SAFETY: numbers only.
@@ -49,8 +50,8 @@ unsafe fn copy_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
             break;
         };
         // SAFETY: as many octets as were read.
-        let result = unsafe { rsockets::rsend(rsocket, room.as_ptr().cast(), read, 0) };
-        let Ok(moved) = usize::try_from(sent(result, 0)) else {
+        let result = unsafe { rsockets::rsend(connection.rsocket, room.as_ptr().cast(), read, 0) };
+        let Ok(moved) = usize::try_from(sent(connection, result, 0)) else {
             failed = true;
             break;
         };
@@ -89,7 +90,8 @@ unsafe extern "C" fn sendfile(
         return unsafe { copy_file(to, from, offset, count) };
     }
     // SAFETY: the caller's arguments.
-    unsafe { next::sendfile(to, from, offset, count) }
+    let result = unsafe { next::sendfile(to, from, offset, count) };
+    records::of_plain(to).sent(result)
 }
 
 /// Offsets have 64 bits in either function.
@@ -105,7 +107,8 @@ unsafe extern "C" fn sendfile64(
 }
 
 /// Moves octets of a pipe to a connection. All octets that the pipe gave are sent.
-fn from_pipe(pipe: c_int, rsocket: c_int, size: usize, waits: bool) -> ssize_t {
+fn from_pipe(pipe: c_int, connection: Connection, size: usize, waits: bool) -> ssize_t {
+    let rsocket = connection.rsocket;
     match rsockets::poll_one(rsocket, POLLOUT, if waits { -1 } else { 0 }) {
         Some(0) => return errno::fail(libc::EAGAIN),
         Some(_) => {}
@@ -117,7 +120,7 @@ fn from_pipe(pipe: c_int, rsocket: c_int, size: usize, waits: bool) -> ssize_t {
     // A connection that takes no more leaves the octets in the pipe.
     // SAFETY: no octets.
     let result = unsafe { rsockets::rsend(rsocket, ptr::null(), 0, 0) };
-    if sent(result, 0) < 0 {
+    if sent(connection, result, 0) < 0 {
         return -1;
     }
     let mut room = vec![0_u8; CHUNK.min(size)];
@@ -131,7 +134,7 @@ fn from_pipe(pipe: c_int, rsocket: c_int, size: usize, waits: bool) -> ssize_t {
         let rest: *const c_void = room[done..].as_ptr().cast();
         // SAFETY: as many octets as are left.
         let result = unsafe { rsockets::rsend(rsocket, rest, read - done, 0) };
-        match usize::try_from(sent(result, 0)) {
+        match usize::try_from(sent(connection, result, 0)) {
             Ok(moved) => done += moved,
             Err(_) if errno::get() == libc::EAGAIN => {
                 rsockets::poll_one(rsocket, POLLOUT, -1);
@@ -143,7 +146,8 @@ fn from_pipe(pipe: c_int, rsocket: c_int, size: usize, waits: bool) -> ssize_t {
 }
 
 /// Moves octets of a connection to a pipe. Octets that the pipe has no room for stay.
-fn to_pipe(rsocket: c_int, pipe: c_int, size: usize, flags: c_int) -> ssize_t {
+fn to_pipe(connection: Connection, pipe: c_int, size: usize, flags: c_int) -> ssize_t {
+    let rsocket = connection.rsocket;
     let mut room = vec![0_u8; CHUNK.min(size)];
     let peek = libc::MSG_PEEK | flags;
     // SAFETY: room for as many octets.
@@ -155,7 +159,8 @@ fn to_pipe(rsocket: c_int, pipe: c_int, size: usize, flags: c_int) -> ssize_t {
     let written = unsafe { next::write(pipe, room.as_ptr().cast(), found) };
     if let Ok(written) = usize::try_from(written) {
         // SAFETY: room for as many octets, which have come.
-        unsafe { rsockets::rrecv(rsocket, room.as_mut_ptr().cast(), written, flags) };
+        let taken = unsafe { rsockets::rrecv(rsocket, room.as_mut_ptr().cast(), written, flags) };
+        connection.received(taken, 0);
     }
     written
 }
@@ -173,19 +178,21 @@ unsafe extern "C" fn splice(
     match (is_connection(from), is_connection(to)) {
         (false, false) => {
             // SAFETY: the caller's arguments.
-            unsafe { next::splice(from, from_offset, to, to_offset, size, flags) }
+            let result = unsafe { next::splice(from, from_offset, to, to_offset, size, flags) };
+            records::of_plain(to).sent(result);
+            records::of_plain(from).received(result, 0)
         }
         (true, true) => errno::fail(libc::EINVAL),
         _ if size == 0 => 0,
         (true, false) => match way(from) {
             Way::Rsocket(it) => to_pipe(it, to, size, if waits { 0 } else { MSG_DONTWAIT }),
             Way::Fails(error) => errno::fail(error),
-            Way::Kernel => errno::fail(libc::EINVAL),
+            Way::Kernel(_) => errno::fail(libc::EINVAL),
         },
         (false, true) => match way(to) {
             Way::Rsocket(it) => from_pipe(from, it, size, waits && !kernel::is_nonblocking(to)),
             Way::Fails(error) => errno::fail(error),
-            Way::Kernel => errno::fail(libc::EINVAL),
+            Way::Kernel(_) => errno::fail(libc::EINVAL),
         },
     }
 }

@@ -1,17 +1,18 @@
 //! Calls that send and receive octets.
 
 use crate::functions::{Way, way};
+use crate::records::Connection;
 use crate::system::{errno, next, rsockets};
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
 
 /// Result of a call that sent: `EPIPE` comes with `SIGPIPE`.
-pub(super) fn sent(result: ssize_t, flags: c_int) -> ssize_t {
+pub(super) fn sent(connection: Connection, result: ssize_t, flags: c_int) -> ssize_t {
     if result < 0 && errno::get() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
         // SAFETY: a signal to the calling thread.
         unsafe { libc::raise(libc::SIGPIPE) };
         errno::set(libc::EPIPE);
     }
-    result
+    connection.sent(result)
 }
 
 /// Flags of receiving that rsockets do not have.
@@ -26,10 +27,10 @@ pub(super) fn refused(flags: c_int) -> Option<c_int> {
 unsafe extern "C" fn read(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
     match way(fd) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => unsafe { next::read(fd, to, size) },
+        Way::Kernel(slot) => slot.received(unsafe { next::read(fd, to, size) }, 0),
         Way::Rsocket(_) if size == 0 => 0,
         // SAFETY: the caller's arguments.
-        Way::Rsocket(rsocket) => unsafe { rsockets::rrecv(rsocket, to, size, 0) },
+        Way::Rsocket(it) => it.received(unsafe { rsockets::rrecv(it.rsocket, to, size, 0) }, 0),
         Way::Fails(error) => errno::fail(error),
     }
 }
@@ -38,11 +39,11 @@ unsafe extern "C" fn read(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
 unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
     match way(fd) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => unsafe { next::readv(fd, to, count) },
+        Way::Kernel(slot) => slot.received(unsafe { next::readv(fd, to, count) }, 0),
         // SAFETY: the caller's arguments.
         Way::Rsocket(_) if unsafe { are_empty(to, count) } => 0,
         // SAFETY: the caller's arguments.
-        Way::Rsocket(rsocket) => unsafe { rsockets::rreadv(rsocket, to, count) },
+        Way::Rsocket(it) => it.received(unsafe { rsockets::rreadv(it.rsocket, to, count) }, 0),
         Way::Fails(error) => errno::fail(error),
     }
 }
@@ -64,11 +65,14 @@ unsafe fn are_empty(vectors: *const iovec, count: c_int) -> bool {
 unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, size: size_t, flags: c_int) -> ssize_t {
     match way(fd) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => unsafe { next::recv(fd, to, size, flags) },
-        Way::Rsocket(rsocket) => match refused(flags) {
+        Way::Kernel(slot) => slot.received(unsafe { next::recv(fd, to, size, flags) }, flags),
+        Way::Rsocket(it) => match refused(flags) {
             Some(error) => errno::fail(error),
             // SAFETY: the caller's arguments.
-            None => unsafe { rsockets::rrecv(rsocket, to, size, flags) },
+            None => it.received(
+                unsafe { rsockets::rrecv(it.rsocket, to, size, flags) },
+                flags,
+            ),
         },
         Way::Fails(error) => errno::fail(error),
     }
@@ -83,9 +87,12 @@ unsafe extern "C" fn recvfrom(
     from: *mut sockaddr,
     length: *mut socklen_t,
 ) -> ssize_t {
-    if matches!(way(fd), Way::Kernel) {
+    if let Way::Kernel(slot) = way(fd) {
         // SAFETY: the caller's arguments.
-        return unsafe { next::recvfrom(fd, to, size, flags, from, length) };
+        return slot.received(
+            unsafe { next::recvfrom(fd, to, size, flags, from, length) },
+            flags,
+        );
     }
     // SAFETY: the caller's arguments.
     let result = unsafe { recv(fd, to, size, flags) };
@@ -100,11 +107,11 @@ unsafe extern "C" fn recvfrom(
 unsafe extern "C" fn write(fd: c_int, from: *const c_void, size: size_t) -> ssize_t {
     match way(fd) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => unsafe { next::write(fd, from, size) },
-        Way::Rsocket(rsocket) => {
+        Way::Kernel(slot) => slot.sent(unsafe { next::write(fd, from, size) }),
+        Way::Rsocket(it) => {
             // SAFETY: the caller's arguments.
-            let result = unsafe { rsockets::rsend(rsocket, from, size, 0) };
-            sent(result, 0)
+            let result = unsafe { rsockets::rsend(it.rsocket, from, size, 0) };
+            sent(it, result, 0)
         }
         Way::Fails(error) => errno::fail(error),
     }
@@ -114,13 +121,13 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, size: size_t) -> ssiz
 unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
     match way(fd) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => unsafe { next::writev(fd, from, count) },
+        Way::Kernel(slot) => slot.sent(unsafe { next::writev(fd, from, count) }),
         // SAFETY: the caller's arguments.
         Way::Rsocket(_) if unsafe { are_empty(from, count) } => 0,
-        Way::Rsocket(rsocket) => {
+        Way::Rsocket(it) => {
             // SAFETY: the caller's arguments.
-            let result = unsafe { rsockets::rwritev(rsocket, from, count) };
-            sent(result, 0)
+            let result = unsafe { rsockets::rwritev(it.rsocket, from, count) };
+            sent(it, result, 0)
         }
         Way::Fails(error) => errno::fail(error),
     }
@@ -130,12 +137,12 @@ unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssiz
 unsafe extern "C" fn send(fd: c_int, from: *const c_void, size: size_t, flags: c_int) -> ssize_t {
     match way(fd) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => unsafe { next::send(fd, from, size, flags) },
+        Way::Kernel(slot) => slot.sent(unsafe { next::send(fd, from, size, flags) }),
         Way::Rsocket(_) if flags & libc::MSG_OOB != 0 => errno::fail(libc::EOPNOTSUPP),
-        Way::Rsocket(rsocket) => {
+        Way::Rsocket(it) => {
             // SAFETY: the caller's arguments.
-            let result = unsafe { rsockets::rsend(rsocket, from, size, flags) };
-            sent(result, flags)
+            let result = unsafe { rsockets::rsend(it.rsocket, from, size, flags) };
+            sent(it, result, flags)
         }
         Way::Fails(error) => errno::fail(error),
     }
@@ -151,9 +158,9 @@ unsafe extern "C" fn sendto(
     to: *const sockaddr,
     length: socklen_t,
 ) -> ssize_t {
-    if matches!(way(fd), Way::Kernel) {
+    if let Way::Kernel(slot) = way(fd) {
         // SAFETY: the caller's arguments.
-        return unsafe { next::sendto(fd, from, size, flags, to, length) };
+        return slot.sent(unsafe { next::sendto(fd, from, size, flags, to, length) });
     }
     // SAFETY: the caller's arguments.
     unsafe { send(fd, from, size, flags) }

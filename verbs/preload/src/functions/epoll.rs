@@ -39,12 +39,9 @@ unsafe extern "C" fn epoll_ctl(
 ) -> c_int {
     let face = table::get(fd);
     let id = match face {
-        Some(Face::Connection { rsocket }) if process::is_owner() => {
-            let Some(poll_set) = sets::poll_set(set) else {
-                return -1;
-            };
+        Some(Face::Connection { rsocket, .. }) if process::is_owner() => {
             // SAFETY: the caller's event.
-            return unsafe { rsockets::repoll_ctl(poll_set, operation, rsocket, event) };
+            return unsafe { sets::control_rsocket(set, operation, rsocket, event) };
         }
         Some(Face::Listener(id)) => Some(id),
         Some(Face::Socket) => None,
@@ -119,14 +116,6 @@ unsafe fn wait(
     }
 }
 
-/// The poll set of a set with rsockets.
-fn poll_set(set: c_int) -> Option<c_int> {
-    match table::get(set) {
-        Some(Face::PollSet(poll_set)) => Some(poll_set),
-        _ => None,
-    }
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_wait(
     set: c_int,
@@ -138,6 +127,17 @@ unsafe extern "C" fn epoll_wait(
     unsafe { epoll_pwait(set, events, most, timeout, ptr::null()) }
 }
 
+/// Time that is left of a timeout; negative is for ever.
+fn left(timeout: c_int, begun: Instant) -> c_int {
+    let time = match u64::try_from(timeout) {
+        Ok(time) if time > 0 => Duration::from_millis(time),
+        _ => return timeout,
+    };
+    let deadline = begun + time;
+    let left = deadline.saturating_duration_since(now());
+    c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_pwait(
     set: c_int,
@@ -146,14 +146,20 @@ unsafe extern "C" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    match poll_set(set) {
-        // SAFETY: the caller's arguments.
-        None => unsafe { next::epoll_pwait(set, events, most, timeout, mask) },
-        Some(poll_set) => {
+    let begun = now();
+    loop {
+        let left = left(timeout, begun);
+        if let Some(poll_set) = sets::active(set) {
             // SAFETY: the caller's room.
-            let wait = || unsafe { wait(set, poll_set, events, most, timeout) };
+            let wait = || unsafe { wait(set, poll_set, events, most, left) };
             // SAFETY: the caller's mask.
-            unsafe { masked(mask, wait) }
+            return unsafe { masked(mask, wait) };
+        }
+        // SAFETY: the caller's arguments.
+        let wait = || unsafe { next::epoll_pwait(set, events, most, left, mask) };
+        // SAFETY: the call writes as many events as it returns.
+        if let Some(count) = unsafe { sets::wait_plain(set, events, wait) } {
+            return count;
         }
     }
 }
@@ -166,18 +172,18 @@ unsafe extern "C" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let Some(poll_set) = poll_set(set) else {
+    if sets::active(set).is_none() {
         // SAFETY: the caller's arguments.
-        return unsafe { next::epoll_pwait2(set, events, most, timeout, mask) };
-    };
+        let wait = || unsafe { next::epoll_pwait2(set, events, most, timeout, mask) };
+        // SAFETY: the call writes as many events as it returns.
+        if let Some(count) = unsafe { sets::wait_plain(set, events, wait) } {
+            return count;
+        }
+    }
     // SAFETY: the caller's time.
     match unsafe { millis(timeout) } {
-        Ok(timeout) => {
-            // SAFETY: the caller's room.
-            let wait = || unsafe { wait(set, poll_set, events, most, timeout) };
-            // SAFETY: the caller's mask.
-            unsafe { masked(mask, wait) }
-        }
+        // SAFETY: the caller's arguments.
+        Ok(timeout) => unsafe { epoll_pwait(set, events, most, timeout, mask) },
         Err(error) => errno::fail(error),
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::functions::data::{refused, sent};
 use crate::functions::{Way, way};
+use crate::records::Connection;
 use crate::system::{errno, next, rsockets};
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 use std::ptr;
@@ -25,11 +26,14 @@ unsafe fn plain(message: *const msghdr) -> Option<msghdr> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let rsocket = match way(fd) {
-        // SAFETY: the caller's arguments.
-        Way::Kernel => return unsafe { next::recvmsg(fd, message, flags) },
+    let connection = match way(fd) {
+        Way::Kernel(slot) => {
+            // SAFETY: the caller's arguments.
+            let result = unsafe { next::recvmsg(fd, message, flags) };
+            return slot.received(result, flags);
+        }
         Way::Fails(error) => return errno::fail(error),
-        Way::Rsocket(rsocket) => rsocket,
+        Way::Rsocket(connection) => connection,
     };
     if let Some(error) = refused(flags) {
         return errno::fail(error);
@@ -39,31 +43,47 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
         return errno::fail(libc::EFAULT);
     };
     // SAFETY: the caller's vectors.
-    let result = unsafe { rsockets::rrecvmsg(rsocket, &raw mut copy, flags) };
+    let result = unsafe { rsockets::rrecvmsg(connection.rsocket, &raw mut copy, flags) };
     // SAFETY: not NULL, as checked.
     if let (0.., Some(message)) = (result, unsafe { message.as_mut() }) {
         message.msg_namelen = 0;
         message.msg_controllen = 0;
         message.msg_flags = 0;
     }
-    result
+    connection.received(result, flags)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    let rsocket = match way(fd) {
+    let connection = match way(fd) {
         // SAFETY: the caller's arguments.
-        Way::Kernel => return unsafe { next::sendmsg(fd, message, flags) },
+        Way::Kernel(slot) => return slot.sent(unsafe { next::sendmsg(fd, message, flags) }),
         Way::Fails(error) => return errno::fail(error),
-        Way::Rsocket(rsocket) => rsocket,
+        Way::Rsocket(connection) => connection,
     };
     // SAFETY: the caller's header.
     let Some(copy) = (unsafe { plain(message) }) else {
         return errno::fail(libc::EFAULT);
     };
     // SAFETY: the caller's vectors.
-    let result = unsafe { rsockets::rsendmsg(rsocket, &raw const copy, flags) };
-    sent(result, flags)
+    let result = unsafe { rsockets::rsendmsg(connection.rsocket, &raw const copy, flags) };
+    sent(connection, result, flags)
+}
+
+/// Octets of the messages that a call of the kernel has handled.
+///
+/// # Safety
+/// `messages` has `done` headers, unless that is negative.
+unsafe fn total(messages: *const mmsghdr, done: c_int) -> ssize_t {
+    let mut total: ssize_t = 0;
+    for n in 0..usize::try_from(done).unwrap_or(0) {
+        // SAFETY: one of the headers.
+        let message = unsafe { messages.add(n) };
+        // SAFETY: as above.
+        let octets = unsafe { (*message).msg_len };
+        total = total.saturating_add(ssize_t::try_from(octets).unwrap_or(0));
+    }
+    total
 }
 
 /// Handles messages one by one until one fails. Returns how many were handled.
@@ -100,12 +120,15 @@ unsafe extern "C" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     let way = way(fd);
-    if matches!(way, Way::Kernel) {
+    if let Way::Kernel(slot) = way {
         // SAFETY: the caller's arguments.
-        return unsafe { next::recvmmsg(fd, messages, count, flags, timeout) };
+        let done = unsafe { next::recvmmsg(fd, messages, count, flags, timeout) };
+        // SAFETY: as many headers as the call has handled.
+        slot.received(unsafe { total(messages, done) }, flags);
+        return done;
     }
     // An error comes before octets.
-    if let Way::Rsocket(rsocket) = way
+    if let Way::Rsocket(Connection { rsocket, .. }) = way
         && let error @ 1.. = rsockets::take_error(rsocket)
     {
         return errno::fail(error);
@@ -128,9 +151,12 @@ unsafe extern "C" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if matches!(way(fd), Way::Kernel) {
+    if let Way::Kernel(slot) = way(fd) {
         // SAFETY: the caller's arguments.
-        return unsafe { next::sendmmsg(fd, messages, count, flags) };
+        let done = unsafe { next::sendmmsg(fd, messages, count, flags) };
+        // SAFETY: as many headers as the call has handled.
+        slot.sent(unsafe { total(messages, done) });
+        return done;
     }
     // SAFETY: one of the caller's headers.
     let send = |message: *mut msghdr, _| unsafe { sendmsg(fd, message, flags) };

@@ -9,13 +9,15 @@ mod poll;
 mod setup;
 
 use crate::process;
-use crate::table::{self, Face};
+use crate::records::Connection;
+use crate::table::{self, Face, Slot};
 use libc::c_int;
 
 /// Library that a call on data goes to.
 enum Way {
-    Kernel,
-    Rsocket(c_int),
+    /// With the record that counts its octets, if it has one.
+    Kernel(Slot),
+    Rsocket(Connection),
     /// It fails with this errno.
     Fails(c_int),
 }
@@ -24,8 +26,11 @@ enum Way {
 #[inline]
 fn way(fd: c_int) -> Way {
     match table::get(fd) {
-        Some(Face::Connection { rsocket }) => Way::Rsocket(rsocket),
+        Some(Face::Connection { rsocket, slot }) => Way::Rsocket(Connection { rsocket, slot }),
         Some(Face::Parents) => Way::Fails(process::refuse()),
-        Some(Face::Socket | Face::Listener(_) | Face::PollSet(_)) | None => Way::Kernel,
+        Some(Face::Plain(slot)) => Way::Kernel(slot),
+        Some(Face::Socket | Face::Listener(_) | Face::PollSet { .. }) | None => {
+            Way::Kernel(Slot::default())
+        }
     }
 }

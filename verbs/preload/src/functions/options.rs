@@ -17,8 +17,12 @@ const PEEK: usize = 256 << 10;
 
 fn rsocket(fd: c_int) -> Option<c_int> {
     match table::get(fd)? {
-        Face::Connection { rsocket } => Some(rsocket),
-        Face::Socket | Face::Listener(_) | Face::PollSet(_) | Face::Parents => None,
+        Face::Connection { rsocket, .. } => Some(rsocket),
+        Face::Socket
+        | Face::Listener(_)
+        | Face::PollSet { .. }
+        | Face::Parents
+        | Face::Plain(_) => None,
     }
 }
 
@@ -142,7 +146,7 @@ fn unread(rsocket: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let on = match table::get(fd) {
-        Some(Face::Connection { rsocket }) => rsocket,
+        Some(Face::Connection { rsocket, .. }) => rsocket,
         Some(Face::Parents) => return errno::fail(process::refuse()),
         // SAFETY: the caller's arguments.
         _ => return unsafe { next::ioctl(fd, request, argument) },

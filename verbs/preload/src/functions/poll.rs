@@ -72,7 +72,7 @@ impl Expanded {
         };
         for (at, fd) in fds.iter().enumerate() {
             match table::get(fd.fd) {
-                Some(Face::Connection { rsocket }) => {
+                Some(Face::Connection { rsocket, .. }) => {
                     expanded.has_rsockets = true;
                     expanded.fds[at] = pollfd {
                         fd: rsocket,

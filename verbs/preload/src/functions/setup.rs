@@ -3,6 +3,7 @@
 use crate::connect;
 use crate::listener;
 use crate::process;
+use crate::records::{self, Connection};
 use crate::rules::Direction;
 use crate::sets;
 use crate::system::{address, errno, kernel, next, report, rsockets};
@@ -22,7 +23,7 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
         && matches!(protocol, 0 | libc::IPPROTO_TCP);
     if fd >= 0 && is_tcp {
         process::begin();
-        table::replace(fd, Some(Face::Socket));
+        records::replace(fd, Some(Face::Socket));
     }
     fd
 }
@@ -56,7 +57,7 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     let result = unsafe { next::listen(fd, backlog) };
     if result == 0 && table::get(fd) == Some(Face::Socket) {
-        let id = listener::begin(backlog);
+        let id = listener::begin(fd, backlog);
         table::replace(fd, Some(Face::Listener(id)));
         // A set that has it already waits for connections.
         if sets::has(fd)
@@ -91,9 +92,10 @@ unsafe fn accepted(
     }
     rsockets::set_nonblocking(rsocket, flags & SOCK_NONBLOCK != 0);
     rsockets::be_tcp(rsocket);
-    table::connected(fd, rsocket, None);
     // SAFETY: room of the caller.
     let peer = address::from(|to, length| unsafe { rsockets::rgetpeername(rsocket, to, length) });
+    let slot = records::upgraded(fd, rsocket, peer);
+    table::connected(fd, rsocket, slot, None);
     report::upgraded(Direction::Listen, peer);
     if !from.is_null() && !length.is_null() {
         // SAFETY: the caller's room.
@@ -109,13 +111,17 @@ unsafe extern "C" fn accept4(
     length: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    let queue = match table::get(fd) {
-        Some(Face::Listener(id)) => listener::queue(fd, id),
-        _ => None,
-    };
-    let Some(queue) = queue else {
+    let Some(Face::Listener(id)) = table::get(fd) else {
         // SAFETY: the caller's arguments.
         return unsafe { next::accept4(fd, from, length, flags) };
+    };
+    let Some(queue) = listener::queue(fd, id) else {
+        // SAFETY: the caller's arguments.
+        let accepted = unsafe { next::accept4(fd, from, length, flags) };
+        if accepted >= 0 {
+            records::plain(accepted, None, false, "the listener takes no rsockets");
+        }
+        return accepted;
     };
     sets::add_bell(fd, queue.bell);
     loop {
@@ -130,6 +136,7 @@ unsafe extern "C" fn accept4(
             let accepted = unsafe { next::accept4(fd, from, length, flags) };
             if accepted >= 0 {
                 report::accepted_plain();
+                records::plain(accepted, None, false, "the peer connected without rsockets");
             }
             return accepted;
         }
@@ -152,14 +159,16 @@ unsafe extern "C" fn accept(fd: c_int, from: *mut sockaddr, length: *mut socklen
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+    let mut plain = None;
     match table::get(fd) {
-        Some(Face::Socket) => {
-            // SAFETY: the caller's arguments.
-            if let Some(rsocket) = unsafe { connect::connect(fd, to, length) } {
+        // SAFETY: the caller's arguments.
+        Some(Face::Socket) => match unsafe { connect::connect(fd, to, length) } {
+            Ok(rsocket) => {
                 sets::upgrade(fd, rsocket);
                 return 0;
             }
-        }
+            Err(reason) => plain = reason,
+        },
         Some(Face::Connection { .. }) => return errno::fail(libc::EISCONN),
         _ => {}
     }
@@ -168,7 +177,10 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
     let begun = result == 0 || errno::get() == libc::EINPROGRESS;
     if begun && table::get(fd) == Some(Face::Socket) {
         let error = errno::get();
-        table::replace(fd, None);
+        match plain {
+            Some((peer, reason)) => records::plain(fd, Some(peer), result != 0, reason),
+            None => drop(table::replace(fd, None)),
+        }
         sets::forget(fd);
         errno::set(error);
     }
@@ -178,8 +190,22 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     match table::get(fd) {
-        // SAFETY: numbers only.
-        Some(Face::Connection { rsocket }) => unsafe { rsockets::rshutdown(rsocket, how) },
+        Some(Face::Connection { rsocket, slot }) => {
+            // SAFETY: numbers only.
+            let result = unsafe { rsockets::rshutdown(rsocket, how) };
+            if result == 0 && how != libc::SHUT_RD {
+                slot.closes();
+            }
+            result
+        }
+        Some(Face::Plain(slot)) => {
+            // SAFETY: the caller's arguments.
+            let result = unsafe { next::shutdown(fd, how) };
+            if result == 0 && how != libc::SHUT_RD {
+                slot.closes();
+            }
+            result
+        }
         Some(Face::Parents) => errno::fail(process::refuse()),
         // SAFETY: the caller's arguments.
         _ => unsafe { next::shutdown(fd, how) },
@@ -187,7 +213,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 /// The descriptor is about to be closed. Returns the rsocket that ends with it.
-fn leave(fd: c_int) -> Option<c_int> {
+fn leave(fd: c_int) -> Option<Connection> {
     let face = table::get(fd)?;
     if !process::is_owner() {
         return None;
@@ -199,25 +225,33 @@ fn leave(fd: c_int) -> Option<c_int> {
             sets::forget(fd);
             listener::leave(id);
         }
-        Face::Connection { rsocket } => {
+        Face::Connection { rsocket, slot } => {
             let mut shared = table::shared();
             let state = shared.get_mut(&rsocket)?;
             state.faces -= 1;
             if state.faces == 0 {
-                shared.remove(&rsocket);
-                return Some(rsocket);
+                let made = shared.remove(&rsocket).and_then(|it| it.made);
+                drop(shared);
+                sets::forget_rsocket(rsocket);
+                if let Some(made) = made {
+                    connect::closed(made);
+                }
+                return Some(Connection { rsocket, slot });
             }
         }
-        Face::PollSet(poll_set) => sets::close(fd, Some(poll_set)),
+        Face::PollSet { poll_set, .. } => sets::close(fd, Some(poll_set)),
+        Face::Plain(slot) => slot.leave(),
         Face::Parents => {}
     }
     None
 }
 
-fn end(rsocket: Option<c_int>) {
-    if let Some(rsocket) = rsocket {
+fn end(connection: Option<Connection>) {
+    if let Some(Connection { rsocket, slot }) = connection {
+        slot.closes();
         // SAFETY: an rsocket whose last descriptor is closed.
         unsafe { rsockets::rclose(rsocket) };
+        slot.leave();
     }
 }
 
@@ -227,11 +261,11 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         // SAFETY: the caller's arguments.
         return unsafe { next::close(fd) };
     }
-    let rsocket = leave(fd);
+    let ended = leave(fd);
     // SAFETY: the caller's arguments.
     let result = unsafe { next::close(fd) };
     let error = errno::get();
-    end(rsocket);
+    end(ended);
     errno::set(error);
     result
 }
@@ -268,14 +302,15 @@ pub(super) fn duplicated(fd: c_int, to: c_int) {
     };
     match face {
         Face::Listener(id) => listener::share(id),
-        Face::Connection { rsocket } => {
+        Face::Connection { rsocket, .. } => {
             if let Some(shared) = table::shared().get_mut(&rsocket) {
                 shared.faces += 1;
             }
         }
+        Face::Plain(slot) => slot.share(),
         Face::Socket | Face::Parents => {}
         // The duplicate has the kernel's members.
-        Face::PollSet(_) => return,
+        Face::PollSet { .. } => return,
     }
     table::replace(to, Some(face));
 }

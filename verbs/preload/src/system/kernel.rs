@@ -29,6 +29,29 @@ pub(crate) fn local(fd: c_int) -> Option<SocketAddr> {
     address::from(|to, length| unsafe { next::getsockname(fd, to, length) })
 }
 
+/// The address that a socket is connected to.
+pub(crate) fn peer(fd: c_int) -> Option<SocketAddr> {
+    // SAFETY: the room of the caller.
+    address::from(|to, length| unsafe { next::getpeername(fd, to, length) })
+}
+
+/// Inode number of an open file; 0 for none.
+pub(crate) fn inode(fd: c_int) -> u64 {
+    // SAFETY: plain data for which zero is a valid value.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: room for the status.
+    match unsafe { libc::fstat(fd, &raw mut status) } {
+        0 => status.st_ino,
+        _ => 0,
+    }
+}
+
+/// Time of day in seconds since 1970.
+pub(crate) fn seconds() -> u64 {
+    // SAFETY: no room for a result.
+    u64::try_from(unsafe { libc::time(ptr::null_mut()) }).unwrap_or(0)
+}
+
 /// As [`local`], as C has it.
 pub(crate) fn raw_local(fd: c_int) -> Option<(sockaddr_storage, socklen_t)> {
     // SAFETY: the room of the caller.

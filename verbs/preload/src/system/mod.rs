@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 pub(crate) mod errno;
+pub(crate) mod file;
 pub(crate) mod kernel;
 pub(crate) mod next;
 pub(crate) mod report;

@@ -1,11 +1,12 @@
 //! The functions of rsockets, from the `librdmacm.so.1` that `dgiwarp-run` preloads.
 
-use crate::system::address::length_of;
+use crate::system::address::{self, length_of};
 use libc::{
     c_int, c_long, c_void, epoll_event, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t,
     ssize_t,
 };
 use std::ffi::CStr;
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 
 /// A loaded function.
@@ -80,6 +81,26 @@ rsockets! {
     repoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int;
 }
 
+/// The address of an rsocket.
+pub(crate) fn local(rsocket: c_int) -> Option<SocketAddr> {
+    // SAFETY: the room of the caller.
+    address::from(|to, length| unsafe { rgetsockname(rsocket, to, length) })
+}
+
+/// Level of the options of rsockets, and the device's own option: whether octets have gone by shared memory.
+const SOL_RDMA: c_int = 0x10000;
+const DGIWARP_LANE: c_int = 0x6477_0001;
+
+/// Whether a connection goes by shared memory.
+pub(crate) fn is_lane(rsocket: c_int) -> bool {
+    let mut lane: c_int = 0;
+    let mut length = length_of::<c_int>();
+    let to = (&raw mut lane).cast();
+    // SAFETY: room for a number, and its length.
+    let result = unsafe { rgetsockopt(rsocket, SOL_RDMA, DGIWARP_LANE, to, &raw mut length) };
+    result == 0 && lane != 0
+}
+
 /// Sets whether calls on a connection wait.
 pub(crate) fn set_nonblocking(rsocket: c_int, nonblocking: bool) {
     let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
@@ -87,8 +108,7 @@ pub(crate) fn set_nonblocking(rsocket: c_int, nonblocking: bool) {
     unsafe { rfcntl(rsocket, libc::F_SETFL, flags.into()) };
 }
 
-/// Level of the options of rsockets, and the option by which ends and errors of a connection become those of TCP.
-const SOL_RDMA: c_int = 0x10000;
+/// The option by which ends and errors of a connection become those of TCP.
 const RDMA_TCP: c_int = 0x6467;
 
 /// Makes a connection end and fail as one of TCP does.

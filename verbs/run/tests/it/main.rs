@@ -28,6 +28,7 @@ mod same_host;
 mod sanitizers;
 mod services;
 mod sockets;
+mod sockets_ss;
 mod symbols;
 mod traffic;
 mod valgrind;

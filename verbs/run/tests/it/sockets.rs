@@ -17,6 +17,7 @@ const OFF: &[(&str, &str)] = &[
         "off:program=curl:direction=connect",
     ),
 ];
+const ON: &[(&str, &str)] = &[("DGIWARP_LOG", "info"), ("DGIWARP_SOCKETS_RULES", "on")];
 const TAKES: &[&str] = &["takes rsockets", "connection from", "upgraded"];
 const UPGRADED: &[&str] = &["connection to", "upgraded"];
 const PLAIN: &[&str] = &["plain: the port has no listener of rsockets on this host"];
@@ -212,6 +213,31 @@ fn asyncio_echoes() {
     session::run(&scene, Family::V4, &ends);
 }
 
+/// A client that makes a connection for each request has plain ones soon, unless a rule is against it.
+#[test]
+fn short_connections_stay_plain() {
+    let Some(scene) = scene("sockets_short", Place::Here, &[PYTHON]) else {
+        return;
+    };
+    let echo = script("echo.py");
+    let line = "--sockets python3 {program} ask-often {server} {port}";
+    let ends = [
+        server("--sockets python3 {program} serve {server} {port}")
+            .program(&echo)
+            .finish(Finish::Stopped),
+        client(line)
+            .program(&echo)
+            .says(&["echoed"])
+            .complains(&["upgraded", "plain: connections to the server were short"]),
+        client(line)
+            .program(&echo)
+            .environment(ON)
+            .says(&["echoed"])
+            .complains(&["200 connections upgraded, 0 plain"]),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
 #[test]
 fn a_killed_peer_is_noticed() {
     let Some(scene) = scene("sockets_killed", Place::Here, &[PYTHON]) else {
@@ -249,6 +275,51 @@ fn workers_share_a_listener() {
             .program(&echo)
             .says(&["echoed"]),
     ];
+    session::run(&scene, Family::V4, &ends);
+}
+
+/// A connection that the server has closed before the client has seen that it was made is one, and no other is made in its place.
+#[test]
+fn connections_that_are_closed_at_once_have_been_made() {
+    let Some(scene) = scene("sockets_greeting", Place::Here, &[PYTHON]) else {
+        return;
+    };
+    let echo = script("echo.py");
+    let ends = [
+        server("--sockets python3 {program} greet {server} {port}")
+            .program(&echo)
+            .finish(Finish::Stopped),
+        client("--sockets python3 {program} be-greeted {server} {port}")
+            .program(&echo)
+            .environment(ON)
+            .says(&["greeted"]),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
+/// Threads that wait at an epoll set serve connections that another one adds, the first of them and later ones.
+#[test]
+fn threads_share_an_epoll_set() {
+    let Some(scene) = scene("sockets_threads", Place::Here, &[PYTHON]) else {
+        return;
+    };
+    let echo = script("echo.py");
+    let line = "--sockets python3 {program} ask-threads {server} {port}";
+    let ends = [
+        server("--sockets python3 {program} threads {server} {port}")
+            .program(&echo)
+            .finish(Finish::Stopped),
+        client(line)
+            .program(&echo)
+            .environment(ON)
+            .says(&["echoed"])
+            .complains(&["7 connections upgraded, 0 plain"]),
+        // Its connections wake the threads too.
+        End::client("python3 {program} ask-threads {server} {port}")
+            .program(&echo)
+            .says(&["echoed"]),
+    ];
+    session::run(&scene, Family::V4, &ends[..2]);
     session::run(&scene, Family::V4, &ends);
 }
 
@@ -305,7 +376,7 @@ fn calls_do_what_they_do_with_tcp() {
         let mut plain = Command::new("timeout");
         let plain = succeed(plain.args(["60", "python3"]).arg(&calls).arg(family));
         let mut ours = Command::new("timeout");
-        ours.env("DGIWARP_LOG", "info");
+        ours.envs(ON.iter().copied());
         let words = ["60", RUN, "--sockets", "python3"];
         let ours = succeed(ours.args(words).arg(&calls).arg(family));
         let text = |octets| String::from_utf8_lossy(octets).into_owned();

@@ -17,6 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("dgiwarp-llp-tcp-mpa", &["dgiwarp-codec"]),
     ("dgiwarp-sim", &[]),
     ("dgiwarp-sockets", &["dgiwarp-codec"]),
+    ("dgiwarp-socket-table", &[]),
     (
         "dgiwarp-engine",
         &[
@@ -47,7 +48,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("dgiwarp-libripc", &["dgiwarp", "dgiwarp-ripc"]),
     ("dgiwarp-paths", &[]),
-    ("dgiwarp-preload", &["dgiwarp-engine"]),
+    (
+        "dgiwarp-preload",
+        &["dgiwarp-engine", "dgiwarp-socket-table"],
+    ),
     ("dgiwarp-cli", &[]),
     (
         "dgiwarp-verbs",
@@ -60,6 +64,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-cli",
             "dgiwarp-paths",
             "dgiwarp-preload",
+            "dgiwarp-socket-table",
             "dgiwarp-verbs",
             "dgiwarp-verbs-library",
         ],
@@ -84,6 +89,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-llp-udp",
             "dgiwarp-memory",
             "dgiwarp-rdmap",
+            "dgiwarp-socket-table",
             "dgiwarp-sockets",
             "dgiwarp-verbs",
         ],
@@ -138,6 +144,7 @@ const SANS_IO: &[&str] = &[
     "dgiwarp-rdmap",
     "dgiwarp-sim",
     "dgiwarp-sockets",
+    "dgiwarp-socket-table",
 ];
 const IO_PACKAGES: &[&str] = &["getrandom", "libc", "mio", "nix", "socket2", "tokio"];
 

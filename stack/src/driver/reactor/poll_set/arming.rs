@@ -72,6 +72,7 @@ impl PollSet {
     /// A completion queue was armed. A program that waits in a call of the channel receives for itself, and a second sleeper on the
     /// sockets would be woken by each datagram too; for one that polls the channel's descriptor the background thread receives.
     pub(crate) fn want_event(&self) {
+        self.unpark();
         self.flush_before_sleep();
         if self.waiters_receive.load(Ordering::SeqCst) {
             return self.leave_to_pollers();
@@ -86,6 +87,7 @@ impl PollSet {
     /// A thread is about to sleep on the sockets in a call of a channel.
     pub(crate) fn receive_by_waiting(&self) {
         self.waiters_receive.store(true, Ordering::SeqCst);
+        self.unpark();
         // Afterwards: from now on, posts leave nothing to a poller.
         if self.flush_before_sleep() {
             self.ring_ready();
@@ -152,9 +154,13 @@ impl PollSet {
         }
     }
 
-    /// From now on a completion channel may sleep on the sockets at any time.
-    pub(crate) fn sleep_on_all(&self) {
-        self.slept_on.store(true, Ordering::SeqCst);
-        self.unpark();
+    /// A completion queue was armed: the sockets announce their input until its event. [`want_event`](Self::want_event) follows.
+    pub(crate) fn await_event(&self) {
+        self.awaited.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Its event has come, or never will.
+    pub(crate) fn await_no_event(&self) {
+        self.awaited.fetch_sub(1, Ordering::SeqCst);
     }
 }

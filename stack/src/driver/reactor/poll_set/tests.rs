@@ -34,7 +34,7 @@ impl InMemory {
         })
     }
 
-    fn deliver(&self, messages: usize) {
+    pub(crate) fn deliver(&self, messages: usize) {
         self.left.fetch_add(messages, Ordering::SeqCst);
         self.input.write(1).unwrap();
     }

@@ -26,7 +26,7 @@ pub(crate) fn pages() -> Vec<Page> {
     section(
         &mut parts,
         "SEE ALSO",
-        &["dgiwarp-run(1), dgiwarp-info(1), dgiwarp-perf(1), verbs(7), rdma_cm(7)"],
+        &["dgiwarp-run(1), dgiwarp-info(1), dgiwarp-ss(1), dgiwarp-perf(1), verbs(7), rdma_cm(7)"],
     );
     vec![Page {
         name: "dgiwarp".to_owned(),

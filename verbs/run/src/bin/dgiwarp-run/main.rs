@@ -67,7 +67,7 @@ const PROGRAM: Program = Program {
         "Exit status",
         "That of the program; 126 if it cannot be run, 127 if it was not found, 2 for an unknown option.",
     )],
-    see_also: &["dgiwarp(7)", "dgiwarp-info(1)", "ld.so(8)"],
+    see_also: &["dgiwarp(7)", "dgiwarp-info(1)", "dgiwarp-ss(1)", "ld.so(8)"],
     ..Program::EMPTY
 };
 

@@ -31,6 +31,7 @@ impl Worker {
         let messages = tempfile::tempfile().unwrap();
         let mut child = command
             .env("DGIWARP_LOG", "info")
+            .env("DGIWARP_SOCKETS_RULES", "on")
             .arg(program)
             // Variables that the library does not have are reported.
             .env_remove("DGIWARP_ORACLE_COUNT")
