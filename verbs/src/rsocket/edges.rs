@@ -1,6 +1,6 @@
 //! Edges of `EPOLLET`: changes that make a member of a poll set reported again although it was ready all the time.
 
-use libc::{POLLIN, POLLOUT, c_short};
+use libc::{POLLIN, POLLOUT, POLLPRI, c_short};
 
 /// Numbers of changes of a connection.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,8 @@ impl Edges {
 
     /// Whether a change of these events came after `seen`.
     fn are_new(self, events: c_short, seen: Self) -> bool {
-        let (reads, writes) = (events & POLLIN != 0, events & POLLOUT != 0);
+        // Octets of TCP that come are an edge of urgent data too, whether they are urgent or not.
+        let (reads, writes) = (events & (POLLIN | POLLPRI) != 0, events & POLLOUT != 0);
         self.ends != seen.ends
             || reads && self.readable != seen.readable
             || writes && self.writable != seen.writable
@@ -78,6 +79,7 @@ mod tests {
             (POLLOUT, [false, true, true]),
             (POLLIN | POLLOUT, [true, true, true]),
             (POLLRDHUP, [false, false, true]),
+            (POLLOUT | POLLPRI, [true, true, true]),
             (POLLOUT | POLLRDHUP, [false, true, true]),
             // Errors and hang-ups alone.
             (0, [false, false, true]),

@@ -12,7 +12,7 @@ use crate::rsocket::table::Socket;
 use crate::rsocket::wait::{Waiters, now, readable, waker};
 use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT,
-    EPOLLRDHUP, c_int, c_short, epoll_event,
+    EPOLLPRI, EPOLLRDHUP, c_int, c_short, epoll_event,
 };
 use nix::errno::Errno;
 use parking_lot::{Mutex, MutexGuard};
@@ -73,9 +73,9 @@ pub(super) fn forget(socket: &Socket) {
     }
 }
 
-/// Events that a socket can report, of those that a program asked for.
+/// Events of which a socket can report a change, of those that a program asked for.
 fn asked(events: u32) -> c_short {
-    let known = u32::try_from(EPOLLIN | EPOLLOUT | EPOLLRDHUP).unwrap_or(0);
+    let known = u32::try_from(EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP).unwrap_or(0);
     c_short::try_from(events & known).unwrap_or(0)
 }
 
