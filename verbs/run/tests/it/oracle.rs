@@ -276,7 +276,7 @@ fn scripts_that_differed_have_the_results_of_tcp() {
     }
 }
 
-/// The same scripts each time; the soak draws others.
+/// Scripts of the same seeds each time. The soak draws its seeds.
 #[test]
 fn random_scripts_have_the_results_of_tcp() {
     check_some("oracle", 300, 0);
