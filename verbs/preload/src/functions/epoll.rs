@@ -4,7 +4,7 @@ use crate::functions::poll::{masked, millis};
 use crate::listener;
 use crate::process;
 use crate::sets;
-use crate::system::{errno, next, rsockets};
+use crate::system::{errno, kernel, next, rsockets};
 use crate::table::{self, Face};
 use libc::{EPOLL_CTL_DEL, c_int, epoll_event, sigset_t, timespec};
 use std::ptr;
@@ -73,6 +73,9 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// Times in a row that a wait finds nothing at a set that was ready, after which it pauses between them.
+const VAIN: u32 = 1000;
+
 /// Waits for events of a set with rsockets: those of the kernel's set stand for its one entry.
 ///
 /// # Safety
@@ -86,6 +89,7 @@ unsafe fn wait(
 ) -> c_int {
     let deadline = u64::try_from(timeout).map(|it| now() + Duration::from_millis(it));
     let mut left = timeout;
+    let mut vain = 0;
     loop {
         // SAFETY: the caller's room.
         let count = unsafe { rsockets::repoll_wait(poll_set, events, most, left) };
@@ -105,6 +109,11 @@ unsafe fn wait(
         let total = count - 1 + fetched.max(0);
         if total > 0 || timeout == 0 {
             return total;
+        }
+        // A thread that was cancelled at the kernel's set, or left it by a jump, never turns to the poll set.
+        vain += 1;
+        if vain > VAIN {
+            kernel::poll(&mut [], 1);
         }
         if let Ok(deadline) = deadline {
             let time = deadline.saturating_duration_since(now());
