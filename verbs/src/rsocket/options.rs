@@ -26,10 +26,10 @@ const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 const RDMA_ROUTE: c_int = 4;
-/// Not of rdma-core: ends and errors of a connection are those of TCP, for programs that take it for a TCP socket.
-const RDMA_TCP: c_int = 0x6467;
-/// Beyond rdma-core: whether octets of a stream have gone by shared memory. The preload library of TCP sockets asks for it.
+/// Beyond rdma-core, for the preload library of TCP sockets: whether octets of a stream have gone by shared memory.
 const DGIWARP_LANE: c_int = 0x6477_0001;
+/// Likewise: ends and errors of a connection are those of TCP.
+const DGIWARP_TCP: c_int = 0x6477_0002;
 
 /// Most entries of a queue.
 const MAX_ENTRIES: u32 = 0xfffe;
@@ -105,7 +105,7 @@ pub(super) unsafe fn set(
             }
             Ok(())
         }
-        (Socket::Stream(stream), SOL_RDMA) if name == RDMA_TCP => stream.be_tcp(),
+        (Socket::Stream(stream), SOL_RDMA) if name == DGIWARP_TCP => stream.be_tcp(),
         (Socket::Stream(stream), SOL_RDMA) => {
             let mut state = stream.lock();
             if state.has_memory() {

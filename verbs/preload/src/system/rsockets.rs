@@ -87,9 +87,10 @@ pub(crate) fn local(rsocket: c_int) -> Option<SocketAddr> {
     address::from(|to, length| unsafe { rgetsockname(rsocket, to, length) })
 }
 
-/// Level of the options of rsockets, and the device's own option: whether octets have gone by shared memory.
+/// Level of the options of rsockets, and two that rdma-core does not have: whether octets have gone by shared memory, and ends and errors of TCP.
 const SOL_RDMA: c_int = 0x10000;
 const DGIWARP_LANE: c_int = 0x6477_0001;
+const DGIWARP_TCP: c_int = 0x6477_0002;
 
 /// Whether a connection goes by shared memory.
 pub(crate) fn is_lane(rsocket: c_int) -> bool {
@@ -108,15 +109,12 @@ pub(crate) fn set_nonblocking(rsocket: c_int, nonblocking: bool) {
     unsafe { rfcntl(rsocket, libc::F_SETFL, flags.into()) };
 }
 
-/// The option by which ends and errors of a connection become those of TCP.
-const RDMA_TCP: c_int = 0x6467;
-
 /// Makes a connection end and fail as one of TCP does.
 pub(crate) fn be_tcp(rsocket: c_int) {
     let on: c_int = 1;
     let value = (&raw const on).cast();
     // SAFETY: a number, and its length.
-    unsafe { rsetsockopt(rsocket, SOL_RDMA, RDMA_TCP, value, length_of::<c_int>()) };
+    unsafe { rsetsockopt(rsocket, SOL_RDMA, DGIWARP_TCP, value, length_of::<c_int>()) };
 }
 
 /// Takes the error that no call has reported (`SO_ERROR`); 0 is none.

@@ -142,7 +142,7 @@ def greet():
 
 def be_greeted():
     first = None
-    for n in range(100):
+    for n in range(300):
         sock = connect()
         number = sock.recv(2, socket.MSG_WAITALL)
         first = number[0] if first is None else first
