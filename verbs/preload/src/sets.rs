@@ -254,7 +254,9 @@ unsafe fn without_turn(set: c_int, events: *mut epoll_event, count: c_int) -> c_
     let error = errno::get();
     all.swap(at, found - 1);
     let _guard = sets();
-    if table::waiters(set).is_some_and(|it| it.load(Ordering::SeqCst) == 0)
+    // Where the rsockets are gone again meanwhile, there is nothing to turn to.
+    let is_last = table::waiters(set).is_some_and(|it| it.load(Ordering::SeqCst) == 0);
+    if (is_last || active(set).is_none())
         && let Some(always) = always_readable()
     {
         control(set, EPOLL_CTL_DEL, always, 0, 0);
