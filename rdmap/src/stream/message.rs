@@ -99,6 +99,12 @@ impl Message {
         matches!(self.target, Target::Untagged { .. })
     }
 
+    /// Whether a segment with payload was taken.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.peek(u16::MAX).is_none_or(|segment| segment.offset > 0)
+    }
+
     /// Whether every segment was taken.
     #[must_use]
     pub const fn is_done(&self) -> bool {

@@ -35,7 +35,7 @@ pub use responder::Response;
 pub use rnr_bypass::{begins_work, carries_message, ends_message, overtakes};
 pub use sends::Handled;
 pub use state::{Depths, Stream};
-pub use terminate::{TerminateMessage, last_word};
+pub use terminate::{Blamed, TerminateMessage, last_word};
 pub use ulp::{Delivered, SourceUse, Ulp};
 
 #[cfg(test)]

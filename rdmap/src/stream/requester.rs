@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use dgiwarp_codec::Payload;
 use dgiwarp_ddp::error::{TaggedError, UntaggedError};
-use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader};
-use dgiwarp_ddp::{Msn, QueueNumber, STag, TaggedOffset};
+use dgiwarp_ddp::wire::TaggedHeader;
+use dgiwarp_ddp::{Msn, STag, TaggedOffset};
 
 use super::{StreamError, Ulp};
 use crate::wire::{AtomicOperation, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate};
@@ -195,26 +195,19 @@ impl<Q: Copy> Requester<Q> {
             .map_err(|_| StreamError::LocalProtection)
     }
 
-    /// The work request that a Terminate of the peer names: by the Read Request in it, or by queue and MSN of the DDP header.
-    pub(super) fn blamed(&self, terminate: &Terminate<'_>) -> Option<Q> {
-        let read = terminate.read_request.and_then(|blamed| {
-            let read = self.reads.iter().find(|read| read.sink == blamed.sink_stag);
-            read.map(|read| read.request)
-        });
-        read.or_else(|| {
-            let header = terminate.ddp_header?;
-            if Control::parse(*header.first()?).tagged {
-                return None;
-            }
-            let (header, _) = UntaggedHeader::parse(header).ok()?;
-            if header.queue_number != QueueNumber::READ_REQUEST {
-                return None;
-            }
-            let reads = self.reads.iter().map(|read| (read.msn, read.request));
-            let atomics = self.atomics.iter().map(|it| (it.msn, it.request));
-            reads
-                .chain(atomics)
-                .find_map(|(msn, request)| (msn == header.msn).then_some(request))
-        })
+    /// The Read whose request a Terminate of the peer holds.
+    pub(super) fn read_of(&self, terminate: &Terminate<'_>) -> Option<Q> {
+        let blamed = terminate.read_request?;
+        let read = self.reads.iter().find(|read| read.sink == blamed.sink_stag);
+        read.map(|read| read.request)
+    }
+
+    /// The Read or atomic whose request has this MSN.
+    pub(super) fn request_of(&self, msn: Msn) -> Option<Q> {
+        let reads = self.reads.iter().map(|read| (read.msn, read.request));
+        let atomics = self.atomics.iter().map(|it| (it.msn, it.request));
+        reads
+            .chain(atomics)
+            .find_map(|(of, request)| (of == msn).then_some(request))
     }
 }

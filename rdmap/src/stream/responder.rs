@@ -214,6 +214,11 @@ impl Responder {
         Some((msn, response))
     }
 
+    /// Forgets the latest request, which ended the stream.
+    pub(super) fn drop_latest(&mut self) {
+        self.queue.pop_back();
+    }
+
     pub(super) fn clear(&mut self) {
         self.queue.clear();
     }

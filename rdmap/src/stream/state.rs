@@ -14,8 +14,8 @@ use super::responder::{Responder, Segment};
 use super::sends::Sends;
 use super::terminate::{Offender, message};
 use super::{
-    Capabilities, DgiwarpExt, Handled, Header, Message, MessageHeader, ReadSource, Response,
-    SendKind, StreamError, TerminateMessage, Ulp,
+    Blamed, Capabilities, DgiwarpExt, Handled, Header, Message, MessageHeader, ReadSource,
+    Response, SendKind, StreamError, TerminateMessage, Ulp,
 };
 use crate::wire::{
     AtomicOperation, AtomicRequest, AtomicRequestError, AtomicResponse, ImmediateData, Opcode,
@@ -47,8 +47,8 @@ pub struct Stream<R, Q> {
     ended: bool,
     /// Terminate that is to be sent.
     terminate: Option<TerminateMessage>,
-    /// Work request that the peer's Terminate names.
-    blamed: Option<Q>,
+    /// Message that the peer's Terminate is about.
+    blamed: Option<Blamed<Q>>,
 }
 
 impl<R, Q: Copy> Stream<R, Q> {
@@ -321,9 +321,35 @@ impl<R, Q: Copy> Stream<R, Q> {
             };
         };
         if let Ok(terminate) = Terminate::parse(message) {
-            self.blamed = self.requester.blamed(&terminate);
+            self.blamed = self.message_of(&terminate);
         }
         StreamError::Terminated(control.cause)
+    }
+
+    /// The message that a Terminate of the peer names: by the Read Request in it, or by the DDP header.
+    fn message_of(&self, terminate: &Terminate<'_>) -> Option<Blamed<Q>> {
+        if let Some(request) = self.requester.read_of(terminate) {
+            return Some(Blamed::Request(request));
+        }
+        let octets = terminate.ddp_header?;
+        if Control::parse(*octets.first()?).tagged {
+            let (header, _) = TaggedHeader::parse(octets).ok()?;
+            // A tagged segment of this end's is also one of its Read Responses.
+            let is_write = Opcode::parse(header.rsvd_ulp) == Ok(Opcode::Write);
+            return is_write.then_some(Blamed::Write(header.stag, header.tagged_offset));
+        }
+        let (header, _) = UntaggedHeader::parse(octets).ok()?;
+        match header.queue_number {
+            QueueNumber::SEND => {
+                let behind = self.msn.get().wrapping_sub(header.msn.get());
+                Some(Blamed::Queued(behind)).filter(|_| behind > 0)
+            }
+            QueueNumber::READ_REQUEST => {
+                let request = self.requester.request_of(header.msn)?;
+                Some(Blamed::Request(request))
+            }
+            _ => None,
+        }
     }
 
     // Transmission.
@@ -441,9 +467,6 @@ impl<R, Q: Copy> Stream<R, Q> {
     /// [`fail_response`](Self::fail_response).
     #[must_use]
     pub fn next_response(&self, mulpdu: u16) -> Option<Response> {
-        if self.ended {
-            return None;
-        }
         self.responder.peek(mulpdu)
     }
 
@@ -453,10 +476,11 @@ impl<R, Q: Copy> Stream<R, Q> {
         self.responder.is_amid()
     }
 
-    /// Whether a request of the peer waits for its response.
+    /// Whether a request of the peer waits for its response. After an error, those that came before it do until the
+    /// [Terminate](Self::take_terminate) is taken.
     #[must_use]
     pub fn has_responses(&self) -> bool {
-        !self.ended && !self.responder.is_idle()
+        !self.responder.is_idle()
     }
 
     /// A segment of the Read Response was sent, with `length` octets of payload.
@@ -487,6 +511,7 @@ impl<R, Q: Copy> Stream<R, Q> {
             message(error, Some(offender))
         });
         self.end_with(terminate);
+        self.responder.clear();
         error
     }
 
@@ -526,20 +551,29 @@ impl<R, Q: Copy> Stream<R, Q> {
             length: u16::try_from(length).unwrap_or(u16::MAX),
             read_request,
         };
-        self.end_with(message(error, Some(offender)));
+        let terminate = message(error, Some(offender));
+        if let StreamError::Source(_) | StreamError::Misaligned(_) = error {
+            self.responder.drop_latest();
+        }
+        self.end_with(terminate);
     }
 
     /// RFC 5040 §7.1 rule 4: the first error is reported.
     fn end_with(&mut self, terminate: Option<TerminateMessage>) {
         if !self.ended {
             self.ended = true;
+            if terminate.is_none() {
+                self.responder.clear();
+            }
             self.terminate = terminate;
-            self.responder.clear();
         }
     }
 
     /// The Terminate that is to be sent, once, behind all earlier ULPDUs. No ULPDU may follow it (RFC 5040 §5.4).
     pub fn take_terminate(&mut self) -> Option<TerminateMessage> {
+        if self.ended {
+            self.responder.clear();
+        }
         self.terminate.take()
     }
 
@@ -549,9 +583,9 @@ impl<R, Q: Copy> Stream<R, Q> {
         self.ended
     }
 
-    /// The work request that the peer's Terminate names, if it names one.
+    /// The message that the peer's Terminate names, if it names one.
     #[must_use]
-    pub fn blamed(&self) -> Option<Q> {
+    pub fn blamed(&self) -> Option<Blamed<Q>> {
         self.blamed
     }
 

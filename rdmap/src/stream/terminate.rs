@@ -1,8 +1,8 @@
 //! Terminate messages: error and offending segment.
 
 use arrayvec::ArrayVec;
-use dgiwarp_ddp::Msn;
 use dgiwarp_ddp::wire::{Control, tagged, untagged};
+use dgiwarp_ddp::{Msn, STag, TaggedOffset};
 
 use super::StreamError;
 use super::message::short;
@@ -10,6 +10,17 @@ use crate::wire::{Cause, Opcode, ReadRequest, Terminate, terminate};
 
 /// Octets of the longest ULPDU with a Terminate.
 const MAX_LEN: usize = untagged::LEN + terminate::MAX_LEN;
+
+/// Message of this end that a Terminate of the peer is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blamed<Q> {
+    /// A Read or atomic.
+    Request(Q),
+    /// A message to the peer's receive queue: the one this many before the next one, at least 1.
+    Queued(u32),
+    /// A Write that has octets at this place.
+    Write(STag, TaggedOffset),
+}
 
 /// A ULPDU that holds a Terminate.
 pub type TerminateMessage = ArrayVec<u8, MAX_LEN>;
@@ -77,11 +88,11 @@ mod tests {
     use dgiwarp_ddp::error::{TaggedError, UntaggedError};
 
     const REQUEST: ReadRequest = ReadRequest {
-        sink_stag: dgiwarp_ddp::STag::new(1),
-        sink_offset: dgiwarp_ddp::TaggedOffset::new(2),
+        sink_stag: STag::new(1),
+        sink_offset: TaggedOffset::new(2),
         size: 3,
-        source_stag: dgiwarp_ddp::STag::new(4),
-        source_offset: dgiwarp_ddp::TaggedOffset::new(5),
+        source_stag: STag::new(4),
+        source_offset: TaggedOffset::new(5),
     };
 
     fn parsed(ulpdu: &TerminateMessage) -> Terminate<'_> {

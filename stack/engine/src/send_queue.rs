@@ -161,6 +161,12 @@ impl<W, M, const APART: usize> SendQueue<W, M, APART> {
         self.get(self.unstarted).map(|wqe| (self.unstarted, wqe))
     }
 
+    /// Work requests that have begun, in order, with their numbers.
+    pub(crate) fn begun(&self) -> impl DoubleEndedIterator<Item = (u64, &W)> {
+        let numbers = self.oldest..self.unstarted;
+        numbers.filter_map(|number| Some((number, self.get(number)?)))
+    }
+
     /// Work requests that are not framed, in order.
     #[inline]
     pub(crate) fn unframed_mut(&mut self) -> impl Iterator<Item = &mut W> {
@@ -197,6 +203,11 @@ impl<W, M, const APART: usize> SendQueue<W, M, APART> {
             entry.state = State::Framed;
             entry.mark = mark;
         }
+    }
+
+    /// The mark of a work request.
+    pub(crate) fn mark(&mut self, number: u64) -> Option<&M> {
+        self.entry_mut(number).map(|entry| &entry.mark)
     }
 
     /// A work request is complete whatever its mark. Returns the mark.

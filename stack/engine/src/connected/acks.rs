@@ -111,7 +111,7 @@ impl RcEngine {
     /// Whether no posted work request is going to begin.
     #[inline]
     fn has_begun_all(&self) -> bool {
-        self.sq_drain.holds() || self.sends.unstarted().is_none()
+        self.sq_drain.holds() || self.pending_end.is_some() || self.sends.unstarted().is_none()
     }
 
     /// Whether an acknowledgement may be requested at all.

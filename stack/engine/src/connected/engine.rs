@@ -7,6 +7,7 @@ use dgiwarp_llp_tcp_mpa::{Role, Rtr, TcpEnd};
 use dgiwarp_memory::Access;
 use dgiwarp_rdmap::stream::{Capabilities, Depths, Peer, Stream, StreamError};
 
+use super::close::PendingEnd;
 use super::end::{self, RcEnd};
 use super::first_fpdu_probe::FirstFpduProbe;
 use super::llp::{Llp, LlpEvent};
@@ -73,6 +74,7 @@ pub struct RcEngine {
     /// Octets of them that TCP has taken.
     pub(super) taken: u64,
     pub(super) end: Option<RcEnd>,
+    pub(super) pending_end: Option<PendingEnd>,
     /// TCP's end, behind messages that wait for a receive, and when it counts although they wait.
     pub(super) deferred_end: Option<(TcpEnd, Instant)>,
     /// The time of `deferred_end` has passed.
@@ -131,6 +133,7 @@ impl RcEngine {
             made: 0,
             taken: 0,
             end: None,
+            pending_end: None,
             deferred_end: None,
             deferred_end_due: false,
             dormant: false,
@@ -481,6 +484,10 @@ impl RcEngine {
         if self.end.is_some() {
             return;
         }
+        let pending = self.pending_end.take();
+        // An error of the peer's has happened; one of a work request has not, as long as others are before it.
+        let of_peer = pending.filter(|it| it.blamed.is_none());
+        let end = of_peer.map_or(end, |it| it.end);
         self.end = Some(end);
         self.sq_drain.abandon();
         self.rnr_queue = RnrQueue::default();

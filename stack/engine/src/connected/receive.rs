@@ -237,10 +237,10 @@ impl RcEngine {
                 self.finish(RcEnd::LocalProtection, request, tables, completions);
             }
             StreamError::Terminated(_) => {
-                let blamed = self.stream.blamed().or_else(|| self.sends.oldest_begun());
+                let blamed = self.blamed().or_else(|| self.sends.oldest_begun());
                 self.finish(RcEnd::Stream(error), blamed, tables, completions);
             }
-            error => self.finish(RcEnd::Stream(error), None, tables, completions),
+            error => self.end_behind_responses(error, tables, completions),
         }
     }
 }

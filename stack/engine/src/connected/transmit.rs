@@ -46,6 +46,8 @@ pub(super) enum Stop {
     ZeroCopy,
     /// The connection is over; with the number of the work request that is the reason.
     Ended(RcEnd, Option<u64>),
+    /// As above, in the middle of its message, so that nothing else may leave before the end.
+    Broken(RcEnd, u64),
 }
 
 impl RcEngine {
@@ -89,7 +91,13 @@ impl RcEngine {
                 Ok(()) => {}
                 Err(Stop::Idle | Stop::ZeroCopy) => break,
                 Err(Stop::Ended(end, blamed)) => {
-                    self.finish(end, blamed, tables, completions);
+                    self.end_in_order(end, blamed, tables, completions);
+                    if self.end.is_some() {
+                        return;
+                    }
+                }
+                Err(Stop::Broken(end, blamed)) => {
+                    self.finish(end, Some(blamed), tables, completions);
                     return;
                 }
             }
@@ -97,6 +105,9 @@ impl RcEngine {
         self.begin_immediate_deadline(now);
         // An invalidation is done when its turn has come.
         self.complete_sends(completions);
+        if self.is_end_due() {
+            self.end_pending(tables, completions);
+        }
     }
 
     /// Makes responses as their requests arrive, while few octets wait: a Read returns the octets from before the messages behind it, as it does
@@ -124,6 +135,9 @@ impl RcEngine {
                 Ok(()) => {}
                 Err(Stop::Idle | Stop::ZeroCopy) => return,
                 Err(Stop::Ended(end, blamed)) => self.finish(end, blamed, tables, completions),
+                Err(Stop::Broken(end, blamed)) => {
+                    self.finish(end, Some(blamed), tables, completions);
+                }
             }
         }
     }
@@ -143,7 +157,9 @@ impl RcEngine {
 
     /// Whether a work request or answer could become FPDUs, or be done, now.
     pub fn can_make(&self) -> bool {
-        if self.llp.may_send() {
+        if self.is_end_due() {
+            true
+        } else if self.llp.may_send() {
             self.sending.is_some()
                 || self.stream.has_responses()
                 || self.may_begin()
@@ -190,7 +206,7 @@ impl RcEngine {
     /// The next work request, if it [may begin](Self::may_begin), with its number.
     #[inline]
     pub(super) fn startable(&self) -> Option<(u64, &RcSendWqe)> {
-        if self.sq_drain.holds() {
+        if self.sq_drain.holds() || self.pending_end.is_some() {
             return None;
         }
         let (number, wqe) = self.sends.unstarted()?;
@@ -359,7 +375,11 @@ impl RcEngine {
                 self.counters.octets_staged += payload;
             }
             Err(LocalProtection) => {
-                return Err(Stop::Ended(RcEnd::LocalProtection, Some(number)));
+                return Err(if message.has_begun() {
+                    Stop::Broken(RcEnd::LocalProtection, number)
+                } else {
+                    Stop::Ended(RcEnd::LocalProtection, Some(number))
+                });
             }
         }
         if message.is_done() {

@@ -95,7 +95,7 @@ impl RcEngine {
     }
 
     /// Sends the octets that wait for TCP and large segments of the message that has begun. `None` if no segment could be sent: none is large, or
-    /// the connection has ended.
+    /// the connection has ended, or is about to.
     pub fn send_zero_copy(
         &mut self,
         now: Instant,
@@ -107,6 +107,7 @@ impl RcEngine {
             return None;
         }
         let Sending { number, message } = self.sending.take()?;
+        let has_begun = message.has_begun();
         let train = Train {
             message,
             fpdus: ArrayVec::new(),
@@ -123,8 +124,12 @@ impl RcEngine {
                 Some(taken)
             }
             Err(LocalProtection) => {
-                let end = RcEnd::LocalProtection;
-                self.finish(end, Some(number), tables, completions);
+                let (end, blamed) = (RcEnd::LocalProtection, Some(number));
+                if has_begun {
+                    self.finish(end, blamed, tables, completions);
+                } else {
+                    self.end_in_order(end, blamed, tables, completions);
+                }
                 None
             }
         }

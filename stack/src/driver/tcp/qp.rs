@@ -473,6 +473,9 @@ impl RcShared {
                 return;
             }
             let uncopied = engine.send_zero_copy(now, self.tables(), pipe, &mut completions);
+            if uncopied.is_none() && engine.poll_transmit(now).is_empty() {
+                continue;
+            }
             let outcome = uncopied.unwrap_or_else(|| {
                 let outcome = pipe.send(engine.poll_transmit(now));
                 if let Taken::Octets(octets) = outcome {
@@ -570,10 +573,11 @@ impl RcShared {
         if came && !flush && link.engine.is_ack_awaited() {
             self.remember_pending_ack();
         }
+        let is_end_due = link.engine.is_end_due();
         if inner.pending_established.is_some() {
             Self::begin(inner);
         }
-        if came || flush {
+        if came || flush || is_end_due {
             // Work requests that waited for the peer's first FPDU can leave now.
             self.work(inner);
         }

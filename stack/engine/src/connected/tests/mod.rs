@@ -2,11 +2,11 @@
 
 mod ack_request;
 mod detect_peer;
+mod end;
 mod memory;
 pub(super) mod memory_llp;
 mod one_sided;
 mod operation;
-mod peer_end;
 mod rnr_limits;
 mod short;
 mod sq_drain;

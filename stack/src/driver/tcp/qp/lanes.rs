@@ -172,6 +172,10 @@ impl RcShared {
         let mut completions = self.completions();
         // Behind the octets: a message comes behind the acknowledgements that its sender made before.
         let acknowledged = engine.acknowledged_in_memory(lanes.placed_by_peer(), &mut completions);
+        if engine.is_end_due() {
+            self.work(inner);
+            return Some(Received::Something);
+        }
         if len == 0 {
             return Some(if acknowledged {
                 Received::Something

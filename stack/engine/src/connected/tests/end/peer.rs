@@ -1,7 +1,7 @@
 //! The peer's end as this end's program meets it: in order, with a bye, or killed, with nothing but TCP's end.
 
-use super::detect_peer::{detected_pair, resume, settle};
-use super::*;
+use crate::connected::tests::detect_peer::{detected_pair, resume, settle};
+use crate::connected::tests::*;
 
 over_each_llp! {
     a_peer_that_left_in_order_leaves_the_receives_posted,

@@ -1,0 +1,4 @@
+//! The end of a connection.
+
+mod peer;
+mod pending;
