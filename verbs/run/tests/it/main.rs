@@ -19,6 +19,7 @@ mod paths;
 mod perftest;
 mod ports;
 mod pyverbs;
+mod random;
 mod rdmacm;
 mod rdmacm_ud;
 mod rsocket;
