@@ -80,12 +80,13 @@ fn a_local_error_waits_for_unsignaled_work_requests(llp: Lower) {
     let sges = [client.sge(0, 100)];
     client.post_as(1, work, &sges, false);
     client.post_as(2, work, &[BAD_KEY], false);
+    client.post_as(3, work, &sges, false);
     settle(&mut client, &mut server, 1000);
     assert_eq!(client.engine.end(), None, "the message waits for a receive");
     server.post_recv(10, 0, 100);
     resume(&mut server);
     settle(&mut client, &mut server, 1000);
-    let expected = [(2, WcStatus::LocalProtection)];
+    let expected = [(2, WcStatus::LocalProtection), (3, WcStatus::Flushed)];
     assert_eq!(outcomes(&client.completed.sent), expected);
     assert_eq!(outcomes(&server.completed.received), [(10, DONE)]);
 }
