@@ -78,9 +78,13 @@ fn a_local_error_waits_for_unsignaled_work_requests(llp: Lower) {
     let (mut client, mut server) = detected_pair(llp);
     let work = RcWork::Send { invalidate: None };
     let sges = [client.sge(0, 100)];
+    client.engine.limit_sends(64);
     client.post_as(1, work, &sges, false);
     client.post_as(2, work, &[BAD_KEY], false);
     client.post_as(3, work, &sges, false);
+    client.carry_to(&mut server, 1000);
+    let is_requested = server.engine.stream.dgiwarp_ext().is_ack_requested();
+    assert!(is_requested, "nothing else would have it acknowledged soon");
     settle(&mut client, &mut server, 1000);
     assert_eq!(client.engine.end(), None, "the message waits for a receive");
     server.post_recv(10, 0, 100);
