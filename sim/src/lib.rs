@@ -4,10 +4,11 @@
 //! nodes give equal runs, octet by octet. Time is a [`Duration`](std::time::Duration) since the start.
 //!
 //! - A [`Node`] is whatever a test puts there: usually several engines, their memory and their completions.
-//! - A [`Link`] leads from one node to another, one way. Its [`LinkConfig`] has rate, queue, delay, [`Loss`] (independent or in bursts),
+//! - A [`Link`] leads from one node to another, one way. Its [`LinkConfig`] has rate, queue, delay, jitter, [`Loss`] (independent or in bursts),
 //!   duplication, reordering, corruption and an MTU. A datagram above the MTU is refused at the sender, and the MTU may change at any time.
 //! - The [`Log`] has every datagram that was sent, what became of it, and every arrival. It is the oracle: a test computes from it alone
 //!   what a receiver must have, and compares.
+//! - A [`Wire`] is a link alone, for IP packets of a real network and a clock of the caller: the link of `cargo xtask lab --delay`.
 //!
 //! Order of calls: the [`Simulation`] calls a node's `handle_datagram` for each arrival and its `handle_wake` at the time that
 //! `poll_wake` names; in both the node may send through the [`Network`]. Between steps a test may look at nodes and log, and change links.
@@ -52,13 +53,17 @@ mod link;
 mod log;
 mod loss;
 mod network;
+mod packet;
+mod schedule;
 mod simulation;
+mod wire;
 
 pub use link::{Link, LinkConfig, Reordering, TooBig};
 pub use log::{Arrival, ArrivalId, DatagramId, Fate, Log, Sent};
 pub use loss::{GilbertElliott, Loss};
 pub use network::{Address, Datagram, Network, NodeId};
 pub use simulation::{Node, Simulation, StillBusy};
+pub use wire::{MOST_IN_FLIGHT, Wire, WireCounts};
 
 /// The generator of all randomness in a simulation: fast, and the same on every machine.
 pub type Rng = rand_chacha::ChaCha8Rng;

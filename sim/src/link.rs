@@ -33,6 +33,9 @@ pub struct LinkConfig {
     pub queue: usize,
     /// From the end of a datagram's transmission to its arrival.
     pub delay: Duration,
+    /// The delay of each datagram differs from `delay` by at most this much, uniformly, and is not below zero. Order is kept: a
+    /// datagram arrives no earlier than those that were sent before it and are not held up by `reordering`.
+    pub jitter: Duration,
     /// Loss of datagrams.
     pub loss: Loss,
     /// Probability with which a datagram arrives twice, 0 to 1.
@@ -53,6 +56,7 @@ impl Default for LinkConfig {
             rate: None,
             queue: usize::MAX,
             delay: Duration::from_micros(10),
+            jitter: Duration::ZERO,
             loss: Loss::None,
             duplication: 0.0,
             reordering: Reordering {
@@ -73,6 +77,8 @@ pub struct Link {
     channel: Channel,
     /// When the datagrams sent so far have left the queue.
     idle_from: Duration,
+    /// When the latest copy arrives that jitter was drawn for and that is not held up.
+    in_order_until: Duration,
 }
 
 /// A copy of a datagram on its way.
@@ -89,6 +95,7 @@ impl Link {
             channel: Channel::new(config.loss),
             config,
             idle_from: Duration::ZERO,
+            in_order_until: Duration::ZERO,
         }
     }
 
@@ -117,26 +124,29 @@ impl Link {
         Ok(())
     }
 
-    /// Decides about a datagram of `length` octets: its fate, and the copies that will arrive.
+    /// Decides about a datagram of `length` octets: its fate, and the copies that will arrive. The channel sees datagrams that
+    /// overflow too, so that its losses depend on `rng` alone and not on the queue.
     pub(crate) fn carry(
         &mut self,
         now: Duration,
         length: usize,
         rng: &mut Rng,
     ) -> (Fate, [Option<Copy>; 2]) {
+        let lost = self.channel.loses(rng);
         let marked = self.is_above(now, self.config.mark);
         let Some(leaves) = self.transmit(now, length) else {
             return (Fate::Overflowed, [None, None]);
         };
-        if self.channel.loses(rng) {
+        if lost {
             return (Fate::Lost, [None, None]);
         }
-        let copy = |rng: &mut Rng| Copy {
+        let duplication = self.config.duplication;
+        let mut copy = |rng: &mut Rng| Copy {
             marked,
             ..self.copy(leaves, length, rng)
         };
         let first = copy(rng);
-        let second = chance(self.config.duplication, rng).then(|| copy(rng));
+        let second = chance(duplication, rng).then(|| copy(rng));
         (Fate::Passed, [Some(first), second])
     }
 
@@ -165,18 +175,32 @@ impl Link {
         Some(self.idle_from)
     }
 
-    fn copy(&self, leaves: Duration, length: usize, rng: &mut Rng) -> Copy {
-        let reordering = self.config.reordering;
-        let held_up = if chance(reordering.probability, rng) {
-            rng.random_range(Duration::ZERO..=reordering.by)
-        } else {
-            Duration::ZERO
-        };
+    fn copy(&mut self, leaves: Duration, length: usize, rng: &mut Rng) -> Copy {
+        let LinkConfig { reordering, .. } = self.config;
+        let held_up = chance(reordering.probability, rng)
+            .then(|| rng.random_range(Duration::ZERO..=reordering.by));
+        let mut arrives = leaves + self.delay(rng);
+        match held_up {
+            Some(by) => arrives += by,
+            None if self.config.jitter > Duration::ZERO => {
+                arrives = arrives.max(self.in_order_until);
+                self.in_order_until = arrives;
+            }
+            None => {}
+        }
         Copy {
-            arrives: leaves + self.config.delay + held_up,
+            arrives,
             corrupted: length > 0 && chance(self.config.corruption, rng),
             marked: false,
         }
+    }
+
+    fn delay(&self, rng: &mut Rng) -> Duration {
+        let LinkConfig { delay, jitter, .. } = self.config;
+        if jitter == Duration::ZERO {
+            return delay;
+        }
+        (delay + rng.random_range(Duration::ZERO..=jitter * 2)).saturating_sub(jitter)
     }
 }
 
@@ -194,6 +218,7 @@ mod tests {
         rate: Some(1_000_000),
         queue: 2_500,
         delay: Duration::from_millis(5),
+        jitter: Duration::ZERO,
         loss: Loss::None,
         duplication: 0.0,
         reordering: Reordering {
@@ -276,6 +301,48 @@ mod tests {
             (corrupted, 4320),
         ] {
             assert!(u32::abs_diff(seen, expected) < 200, "{seen} for {expected}");
+        }
+    }
+
+    #[test]
+    fn jitter_spreads_delays_and_keeps_the_order() {
+        let mut rng = Rng::seed_from_u64(1);
+        let mut link = Link::new(LinkConfig {
+            delay: Duration::from_millis(5),
+            jitter: Duration::from_millis(2),
+            ..LinkConfig::default()
+        });
+        let mut previous = Duration::ZERO;
+        let (mut early, mut late) = (0, 0);
+        for number in 0..10_000 {
+            let now = Duration::from_millis(2) * number;
+            let arrives = arrival(link.carry(now, 100, &mut rng)).expect("nothing is lost");
+            assert!(arrives >= previous, "{number} overtakes");
+            previous = arrives;
+            let delay = arrives - now;
+            assert!(delay >= Duration::from_millis(3) && delay <= Duration::from_millis(7));
+            early += u32::from(delay < Duration::from_millis(5));
+            late += u32::from(delay > Duration::from_millis(6));
+        }
+        assert!(early > 100 && late > 1000, "{early} {late}");
+    }
+
+    #[test]
+    fn a_full_queue_does_not_change_what_the_channel_loses() {
+        let config = LinkConfig {
+            loss: Loss::Independent(0.5),
+            ..SLOW
+        };
+        let lost = |every: Duration| {
+            let mut rng = Rng::seed_from_u64(9);
+            let mut link = Link::new(config);
+            let fates = (0..100).map(|n| link.carry(every * n, 1000, &mut rng).0);
+            fates.collect::<Vec<_>>()
+        };
+        let (idle, full) = (lost(Duration::from_millis(10)), lost(Duration::ZERO));
+        assert!(full.contains(&Fate::Overflowed) && !idle.contains(&Fate::Overflowed));
+        for (idle, full) in idle.into_iter().zip(full) {
+            assert!(full == Fate::Overflowed || idle == full);
         }
     }
 }

@@ -1,13 +1,12 @@
 //! The links between all nodes, and what is on its way.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use rand::RngExt as _;
 
 use crate::link::{Link, TooBig};
 use crate::log::{Arrival, ArrivalId, DatagramId, Log, Sent};
+use crate::schedule::Schedule;
 use crate::{LinkConfig, Rng};
 
 /// Names a node: its position.
@@ -41,34 +40,10 @@ pub struct Datagram {
 /// A copy on its way.
 #[derive(Debug)]
 struct Flight {
-    arrives: Duration,
-    /// Copies that arrive at the same time arrive in the order in which they were sent.
-    order: u64,
     datagram: DatagramId,
     corrupted: bool,
     marked: bool,
     octets: Vec<u8>,
-}
-
-impl PartialEq for Flight {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Flight {}
-
-impl PartialOrd for Flight {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Flight {
-    /// The earliest is the greatest, for the heap.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.arrives, other.order).cmp(&(self.arrives, self.order))
-    }
 }
 
 /// All links, what is on its way, and the log.
@@ -78,8 +53,7 @@ pub struct Network {
     nodes: usize,
     /// Row by row, from and to.
     links: Vec<Link>,
-    flights: BinaryHeap<Flight>,
-    next_order: u64,
+    flights: Schedule<Flight>,
     log: Log,
     /// Vectors of datagrams that were handed back.
     spare: Vec<Vec<u8>>,
@@ -98,8 +72,7 @@ impl Network {
             links: pairs
                 .map(|(from, to)| Link::new(config(NodeId(from), NodeId(to))))
                 .collect(),
-            flights: BinaryHeap::new(),
-            next_order: 0,
+            flights: Schedule::default(),
             log: Log::default(),
             spare: Vec::new(),
         }
@@ -167,15 +140,13 @@ impl Network {
             if copy.corrupted {
                 corrupt(&mut arriving, &mut self.rng);
             }
-            self.flights.push(Flight {
-                arrives: copy.arrives,
-                order: self.next_order,
+            let flight = Flight {
                 datagram,
                 corrupted: copy.corrupted,
                 marked: copy.marked,
                 octets: arriving,
-            });
-            self.next_order += 1;
+            };
+            self.flights.push(copy.arrives, flight);
         }
         Ok(datagram)
     }
@@ -197,14 +168,14 @@ impl Network {
     }
 
     pub(crate) fn next_arrival(&self) -> Option<Duration> {
-        self.flights.peek().map(|flight| flight.arrives)
+        self.flights.next_time()
     }
 
     /// Takes the next copy to arrive.
     pub(crate) fn deliver(&mut self) -> Option<Datagram> {
-        let flight = self.flights.pop()?;
+        let (at, flight) = self.flights.pop()?;
         let arrival = self.log.add_arrival(Arrival {
-            at: flight.arrives,
+            at,
             datagram: flight.datagram,
             corrupted: flight.corrupted,
         });
