@@ -77,7 +77,7 @@ pub struct Link {
     channel: Channel,
     /// When the datagrams sent so far have left the queue.
     idle_from: Duration,
-    /// When the latest copy arrives that jitter was drawn for and that is not held up.
+    /// When the latest copy arrives that is not held up.
     in_order_until: Duration,
 }
 
@@ -180,13 +180,12 @@ impl Link {
         let held_up = chance(reordering.probability, rng)
             .then(|| rng.random_range(Duration::ZERO..=reordering.by));
         let mut arrives = leaves + self.delay(rng);
+        if self.config.jitter > Duration::ZERO {
+            arrives = arrives.max(self.in_order_until);
+        }
         match held_up {
             Some(by) => arrives += by,
-            None if self.config.jitter > Duration::ZERO => {
-                arrives = arrives.max(self.in_order_until);
-                self.in_order_until = arrives;
-            }
-            None => {}
+            None => self.in_order_until = arrives,
         }
         Copy {
             arrives,

@@ -4,9 +4,9 @@ use rand::RngExt as _;
 
 use crate::Rng;
 
-/// Octets of the header of IPv6 without extensions (RFC 8200 §3).
+/// Octets of the header of IPv6 without extensions (RFC 8200).
 const IPV6_HEADER: usize = 40;
-/// ECN field in the last two bits of the traffic class (RFC 3168 §5).
+/// ECN field in the last two bits of the traffic class (RFC 3168).
 const CONGESTION_EXPERIENCED: u8 = 0b11;
 
 /// Octets of the IP header, 0 for other packets.
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_checksum_is_that_of_rfc_1071() {
-        // The example of RFC 1071 §3.
+        // The example of RFC 1071.
         let octets = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(checksum(&octets), !0xddf2);
         assert_eq!(checksum(&ipv4(2)[..20]), 0);

@@ -60,6 +60,10 @@ impl<T> Schedule<T> {
         self.entries.peek().map(|entry| entry.at)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Takes the earliest item, with its time.
     pub(crate) fn pop(&mut self) -> Option<(Duration, T)> {
         self.entries.pop().map(|entry| (entry.at, entry.item))

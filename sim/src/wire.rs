@@ -20,13 +20,13 @@ const WORDS: u128 = 64;
 /// Packets of a [`Wire`] since its start.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct WireCounts {
-    /// That came.
+    /// Packets that came.
     pub packets: u64,
-    /// That the channel lost.
+    /// Packets that the channel lost.
     pub lost: u64,
-    /// That found the queue full.
+    /// Packets that found the queue full.
     pub overflowed: u64,
-    /// That travel twice.
+    /// Packets that travel twice.
     pub duplicated: u64,
     /// Copies of which a bit was flipped.
     pub corrupted: u64,
@@ -51,7 +51,7 @@ pub struct Wire {
     rng: Rng,
     flights: Schedule<Flight>,
     /// Octets in `flights` with their overhead.
-    in_flight: usize,
+    octets: usize,
     counts: WireCounts,
     /// The largest number that was delivered.
     latest: u64,
@@ -75,7 +75,7 @@ impl Wire {
             link: Link::new(config),
             rng,
             flights: Schedule::default(),
-            in_flight: 0,
+            octets: 0,
             counts: WireCounts::default(),
             latest: 0,
             spare: Vec::new(),
@@ -94,7 +94,7 @@ impl Wire {
             Fate::Overflowed => self.counts.overflowed += 1,
         }
         for (copy, nth) in copies.into_iter().flatten().zip(0..) {
-            if self.in_flight + packet.len() + OVERHEAD > MOST_IN_FLIGHT {
+            if self.octets + packet.len() + OVERHEAD > MOST_IN_FLIGHT {
                 self.counts.overflowed += u64::from(nth == 0);
                 return;
             }
@@ -108,7 +108,7 @@ impl Wire {
                 packet::corrupt(&mut octets, &mut self.rng);
                 self.counts.corrupted += 1;
             }
-            self.in_flight += octets.len() + OVERHEAD;
+            self.octets += octets.len() + OVERHEAD;
             self.flights.push(copy.arrives, Flight { number, octets });
         }
     }
@@ -119,13 +119,19 @@ impl Wire {
         self.flights.next_time()
     }
 
+    /// Packets on their way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
     /// Takes the next packet, if it has arrived by now.
     pub fn deliver(&mut self, now: Duration) -> Option<Vec<u8>> {
         if self.flights.next_time()? > now {
             return None;
         }
         let (_, flight) = self.flights.pop()?;
-        self.in_flight -= flight.octets.len() + OVERHEAD;
+        self.octets -= flight.octets.len() + OVERHEAD;
         self.counts.delivered += 1;
         self.counts.reordered += u64::from(flight.number < self.latest);
         self.latest = self.latest.max(flight.number);

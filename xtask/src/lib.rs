@@ -5,7 +5,7 @@
 //! `uninstall` put it below a prefix and take it away ([`install`]); `cargo xtask conformance` prints which rules of the RFCs are tested
 //! ([`conformance`]); `cargo xtask fuzz` runs the fuzz targets for long ([`fuzz`]).
 //! Integration tests of other packages use [`lab`] for a network of their own, [`clock`], and [`skips`] to say what they could not
-//! run. This crate uses nothing else of the workspace.
+//! run. Of the workspace this crate uses `sim` alone, for the link of a lab with faults.
 #![forbid(unsafe_code)]
 
 pub mod clock;

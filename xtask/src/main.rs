@@ -12,6 +12,7 @@ use xtask::dist::{self, Build};
 use xtask::groups::{self, Name};
 use xtask::install::{self, Place};
 use xtask::interrupt::Interrupt;
+use xtask::lab::options::RelayArgs;
 use xtask::lab::{Config, Lab, Session, Wait};
 use xtask::runner::{self, Options};
 use xtask::{conformance, fuzz, pictures, workspace};
@@ -42,6 +43,8 @@ Examples:
       See that the two reach each other.
   cargo xtask lab --mtu 9000 --wait-port 18515 -- target/release/dgiwarp-perf server --token lab -- target/release/dgiwarp-perf client 10.99.0.1 --token lab
       Measure over a link of another MTU.
+  cargo xtask lab --delay 25ms --loss 1% --rate 1gbit --wait-port 18515 -- target/release/dgiwarp-perf server --token lab -- target/release/dgiwarp-perf client 10.99.0.1 --token lab --transport rd --mode bw
+      Over a long link that loses packets.
   cargo xtask lab --wait-port 7471 -- target/release/dgiwarp-run rdma_server -- target/release/dgiwarp-run rdma_client -s 10.99.0.1
       Two verbs programs on two hosts.";
 
@@ -114,7 +117,7 @@ enum Task {
     Test(TestArgs),
     /// Run a server and a client command in two network namespaces joined by a link.
     #[command(override_usage = "cargo xtask lab [OPTIONS] -- SERVER… -- CLIENT…", after_help = LAB_EXAMPLES)]
-    Lab(LabArgs),
+    Lab(Box<LabArgs>),
     /// Build in release mode and lay out what is given away, below dist/: a tree, an archive of it, a Debian package.
     #[command(after_help = DIST_EXAMPLES)]
     Dist,
@@ -205,6 +208,8 @@ struct LabArgs {
     /// Give up when the server is not up after this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     wait: u64,
+    #[command(flatten)]
+    relay: RelayArgs,
     /// Server command, then `--`, then client command. Their environment has LAB_SERVER (10.99.0.1) and
     /// LAB_CLIENT (10.99.0.2), and both with a 6 appended (fd99::1, fd99::2).
     #[arg(last = true, required = true, value_name = "SERVER… -- CLIENT…")]
@@ -238,21 +243,36 @@ fn lab(args: &LabArgs) -> Result<i32, Box<dyn Error>> {
         eprintln!("usage: cargo xtask lab [OPTIONS] -- SERVER… -- CLIENT…");
         return Ok(2);
     };
+    let link = match args.relay.link() {
+        Ok(link) => link,
+        Err(contradiction) => {
+            eprintln!("error: {contradiction}");
+            return Ok(2);
+        }
+    };
     let interrupt = Interrupt::install()?;
     let lab = Lab::new(&Config {
         mtu: args.mtu,
         wire_like: args.wire_like,
+        link,
     })?;
     let wait = Wait {
         port: args.wait_port,
         limit: Duration::from_secs(args.wait),
     };
-    Ok(Session {
+    let session = Session {
         server,
         client,
         wait,
+    };
+    let status = session.run(&lab, &interrupt);
+    if let Some(relay) = lab.relay() {
+        let report = relay.report()?;
+        eprintln!("relay: to server: {}", report.to_server);
+        eprintln!("relay: to client: {}", report.to_client);
+        eprintln!("relay: seed {}", relay.seed());
     }
-    .run(&lab, &interrupt)?)
+    Ok(status?)
 }
 
 fn run(cli: Cli) -> Result<i32, Box<dyn Error>> {

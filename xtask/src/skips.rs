@@ -51,7 +51,11 @@ pub fn skip(name: &str, reason: &str) {
 pub fn made<T>(name: &str, needed: Result<T, LabError>) -> Option<T> {
     match needed {
         Ok(made) => Some(made),
-        Err(error @ (LabError::NoNamespaces { .. } | LabError::MissingProgram { .. })) => {
+        Err(
+            error @ (LabError::NoNamespaces { .. }
+            | LabError::NoTun { .. }
+            | LabError::MissingProgram { .. }),
+        ) => {
             skip(name, &error.to_string());
             None
         }

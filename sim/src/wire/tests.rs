@@ -68,7 +68,7 @@ fn a_perfect_wire_delays_and_changes_nothing() {
     };
     assert_eq!(wire.counts(), expected);
     assert_eq!(wire.next_arrival(), None);
-    assert_eq!(wire.in_flight, 0);
+    assert_eq!((wire.in_flight(), wire.octets), (0, 0));
 }
 
 #[test]
@@ -157,7 +157,11 @@ fn jitter_alone_keeps_the_order_and_reordering_does_not() {
         );
         let arrived = numbers(&run(&mut wire, 5000, 60, Duration::from_micros(10)));
         assert_eq!(arrived.is_sorted(), ordered);
-        assert_eq!(wire.counts().reordered == 0, ordered);
+        // A packet that is held up overtakes none.
+        assert!(near(
+            wire.counts().reordered,
+            if ordered { 0 } else { 1000 }
+        ));
     }
 }
 
@@ -222,7 +226,7 @@ fn what_is_on_its_way_is_bounded_without_a_queue() {
         wire.accept(Duration::ZERO, &packet);
     }
     assert_eq!(wire.counts().overflowed, 10);
-    assert!(wire.in_flight <= MOST_IN_FLIGHT);
+    assert!(wire.octets <= MOST_IN_FLIGHT);
     while wire.deliver(Duration::MAX).is_some() {}
     wire.accept(Duration::ZERO, &packet);
     assert_eq!(wire.counts().overflowed, 10);

@@ -1,8 +1,8 @@
-//! Two network namespaces joined by a veth pair, with one command in each.
+//! Two network namespaces joined by a veth pair or a [`relay`], with one command in each.
 //!
 //! ```text
 //!  server namespace                        client namespace
-//!  lab0  10.99.0.1/24, fd99::1/64  <-veth->  lab0  10.99.0.2/24, fd99::2/64
+//!  lab0  10.99.0.1/24, fd99::1/64  <------>  lab0  10.99.0.2/24, fd99::2/64
 //!  lo    127.0.0.1, ::1                      lo    127.0.0.1, ::1
 //! ```
 //!
@@ -14,13 +14,15 @@
 //! `/sys` inside still shows the host's interfaces; `/proc/sys/net` and `/proc/net` show the namespace's own.
 //!
 //! ```no_run
-//! use xtask::lab::{Config, Lab, Side};
-//! let lab = Lab::new(&Config { mtu: 1500, wire_like: true })?;
+//! use xtask::lab::{Config, Lab, Link, Side};
+//! let lab = Lab::new(&Config { mtu: 1500, wire_like: true, link: Link::Veth })?;
 //! let ping = lab.command(Side::Client, "ping").args(["-c1", "10.99.0.1"]).status();
 //! # Ok::<(), xtask::lab::LabError>(())
 //! ```
 
 mod namespace;
+pub mod options;
+pub mod relay;
 mod session;
 mod sockets;
 
@@ -37,6 +39,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::clock;
+use relay::Relay;
 
 /// The interface of both ends.
 pub const INTERFACE: &str = "lab0";
@@ -60,6 +63,12 @@ pub enum LabError {
         program: &'static str,
         /// The Debian package that has it.
         package: &'static str,
+    },
+    /// The kernel or a sandbox has no TUN devices for a relay. Tests skip on this.
+    #[error("no TUN devices here: {reason}")]
+    NoTun {
+        /// Call that failed, and error of the kernel.
+        reason: String,
     },
     /// A set-up command failed.
     #[error("`{command}` failed: {stderr}")]
@@ -121,14 +130,31 @@ impl Side {
     }
 }
 
+/// Carrier of packets between the two namespaces.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a lab has one, and a plain value is easier to write than a boxed one"
+)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Link {
+    /// A veth pair: as fast as the kernel, without faults.
+    #[default]
+    Veth,
+    /// A TUN device at each end, and a thread of this process between them with delay, loss and other faults. Packets
+    /// are always as on a wire, each on its own.
+    Relay(relay::Config),
+}
+
 /// Properties of the link between the two namespaces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// MTU of both ends in bytes, 68 to 65,535 (1,280 at least if IPv6 is to work).
     pub mtu: u32,
     /// Packets as a wire would carry them: segmentation is done by the sending kernel before the link (TSO, GSO, UDP
     /// segmentation offload off), and the receiving end merges them again (GRO on).
     pub wire_like: bool,
+    /// Carrier of packets.
+    pub link: Link,
 }
 
 impl Default for Config {
@@ -136,13 +162,16 @@ impl Default for Config {
         Self {
             mtu: 1500,
             wire_like: false,
+            link: Link::Veth,
         }
     }
 }
 
-/// Two namespaces joined by a veth pair. Dropping it kills what still runs inside and removes both.
+/// Two namespaces joined by a link. Dropping it kills what still runs inside and removes both.
 #[derive(Debug)]
 pub struct Lab {
+    /// Dropped before the namespaces: its interfaces vanish with it.
+    relay: Option<Relay>,
     server: Namespace,
     client: Namespace,
 }
@@ -156,15 +185,18 @@ impl Lab {
     pub fn new(config: &Config) -> Result<Self, LabError> {
         let server = Namespace::new()?;
         let client = server.sibling()?;
-        let lab = Self { server, client };
-        let (peer, mtu) = (lab.client.holder().to_string(), config.mtu.to_string());
-        lab.server.set_up(
-            "ip",
-            &[
-                "link", "add", INTERFACE, "mtu", &mtu, "type", "veth", "peer", "name", INTERFACE,
-                "mtu", &mtu, "netns", &peer,
-            ],
-        )?;
+        let relay = match &config.link {
+            Link::Veth => {
+                add_veth(&server, &client, config.mtu)?;
+                None
+            }
+            Link::Relay(relay) => Some(Relay::new(relay, &server, &client, config.mtu)?),
+        };
+        let lab = Self {
+            relay,
+            server,
+            client,
+        };
         for side in [Side::Server, Side::Client] {
             let namespace = lab.namespace(side);
             let (v4, v6) = (
@@ -176,7 +208,7 @@ impl Lab {
                 // Without duplicate address detection the addresses are usable at once.
                 namespace.set_up("ip", &["address", "add", &v6, "dev", INTERFACE, "nodad"])?;
             }
-            if config.wire_like {
+            if config.wire_like && lab.relay.is_none() {
                 namespace.set_up(
                     "ethtool",
                     &[
@@ -204,10 +236,16 @@ impl Lab {
     fn await_carrier(&self) -> Result<(), LabError> {
         let deadline = clock::now() + CARRIER_LIMIT;
         for side in [Side::Server, Side::Client] {
+            // A TUN device has a carrier from the start, and its state stays unknown.
+            let up = if self.relay.is_some() {
+                "LOWER_UP"
+            } else {
+                " state UP "
+            };
             while !self
                 .namespace(side)
                 .set_up("ip", &["-o", "link", "show", INTERFACE])?
-                .contains(" state UP ")
+                .contains(up)
             {
                 if clock::now() > deadline {
                     return Err(LabError::Setup {
@@ -219,6 +257,12 @@ impl Lab {
             }
         }
         Ok(())
+    }
+
+    /// The relay, if the link is one.
+    #[must_use]
+    pub const fn relay(&self) -> Option<&Relay> {
+        self.relay.as_ref()
     }
 
     /// The namespace of one end.
@@ -241,4 +285,17 @@ impl Lab {
         }
         command
     }
+}
+
+/// Joins two namespaces by a veth pair, which is not up yet.
+fn add_veth(server: &Namespace, client: &Namespace, mtu: u32) -> Result<(), LabError> {
+    let (peer, mtu) = (client.holder().to_string(), mtu.to_string());
+    server.set_up(
+        "ip",
+        &[
+            "link", "add", INTERFACE, "mtu", &mtu, "type", "veth", "peer", "name", INTERFACE,
+            "mtu", &mtu, "netns", &peer,
+        ],
+    )?;
+    Ok(())
 }

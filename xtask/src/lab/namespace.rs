@@ -181,7 +181,7 @@ impl Drop for Namespace {
 }
 
 /// Fails with the package's name if the program is not installed.
-fn require(program: &'static str, package: &'static str) -> Result<(), LabError> {
+pub(super) fn require(program: &'static str, package: &'static str) -> Result<(), LabError> {
     if crate::debian::find_program(program).is_some() {
         return Ok(());
     }

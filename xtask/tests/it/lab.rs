@@ -1,5 +1,7 @@
 //! The lab with real namespaces, processes and signals.
 
+mod relay;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
-use xtask::lab::{Config, INTERFACE, Lab, Namespace, Side};
+use xtask::lab::{Config, INTERFACE, Lab, Link, Namespace, Side};
 use xtask::skips::{self, skip};
 
 /// A lab, or a skipped test where this machine has no namespaces.
@@ -32,6 +34,13 @@ fn xtask_lab(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.arg("lab").args(arguments);
     command
+}
+
+/// Whether these words report that this machine has no lab, or none with a relay.
+fn has_no_lab(stderr: &str) -> bool {
+    ["no network namespaces here", "no TUN devices here"]
+        .iter()
+        .any(|words| stderr.contains(words))
 }
 
 /// `xtask lab` as a user without rights, from a copy of the program where that user can reach it.
@@ -135,6 +144,7 @@ fn the_link_is_as_configured() {
     let config = Config {
         mtu: 1400,
         wire_like: true,
+        link: Link::Veth,
     };
     let Some(lab) = lab("the_link_is_as_configured", &config) else {
         return;
@@ -190,7 +200,7 @@ fn session(test: &str, port: u16, lab: impl FnOnce(&[&str]) -> Command) {
         stderr,
     } = lab(&arguments).output().unwrap();
     let stderr = String::from_utf8_lossy(&stderr);
-    if stderr.contains("no network namespaces here") {
+    if has_no_lab(&stderr) {
         return skip(test, stderr.trim());
     }
     assert_eq!(status.code(), Some(7), "{stderr}");
@@ -248,11 +258,12 @@ fn a_server_that_never_comes_up_is_an_error() {
 }
 
 /// Starts a session with an endless client, ends `xtask` with a signal, and looks for what stayed.
-fn interrupted(test: &str, port: u16, signal: Signal) {
+fn interrupted(test: &str, port: u16, options: &[&str], signal: Signal) {
     let marker = format!("lab-marker-{test}");
     let server = format!(": {marker}; {} & wait", listener(port, "sleep 1000;"));
     let endless = format!(": {marker}; echo running; setsid sleep 1000 & wait");
-    let mut lab = xtask_lab(&["--", "sh", "-c", &server, "--", "sh", "-c", &endless])
+    let commands = ["--", "sh", "-c", &server, "--", "sh", "-c", &endless];
+    let mut lab = xtask_lab(&[options, &commands].concat())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
@@ -269,7 +280,7 @@ fn interrupted(test: &str, port: u16, signal: Signal) {
             .unwrap()
             .read_to_string(&mut stderr)
             .unwrap();
-        assert!(stderr.contains("no network namespaces here"), "{stderr}");
+        assert!(has_no_lab(&stderr), "{stderr}");
         lab.wait().unwrap();
         return skip(test, stderr.trim());
     }
@@ -341,15 +352,15 @@ fn processes_in(namespaces: &[String]) -> Vec<String> {
 
 #[test]
 fn ctrl_c_leaves_nothing() {
-    interrupted("ctrl_c_leaves_nothing", 7004, Signal::SIGINT);
+    interrupted("ctrl_c_leaves_nothing", 7004, &[], Signal::SIGINT);
 }
 
 #[test]
 fn termination_leaves_nothing() {
-    interrupted("termination_leaves_nothing", 7005, Signal::SIGTERM);
+    interrupted("termination_leaves_nothing", 7005, &[], Signal::SIGTERM);
 }
 
 #[test]
 fn even_sigkill_leaves_nothing() {
-    interrupted("even_sigkill_leaves_nothing", 7006, Signal::SIGKILL);
+    interrupted("even_sigkill_leaves_nothing", 7006, &[], Signal::SIGKILL);
 }

@@ -2,9 +2,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
-use xtask::lab::{Config, Lab, Side};
+use xtask::lab::relay::{Config as Relay, LinkConfig, Loss, Reordering};
+use xtask::lab::{Config, Lab, Link, Side};
 use xtask::skips;
 
 const PERF: &str = env!("CARGO_BIN_EXE_dgiwarp-perf");
@@ -71,6 +73,7 @@ fn two_hosts_over_both_families() {
     let config = Config {
         mtu: 1500,
         wire_like: true,
+        link: Link::Veth,
     };
     let Some(lab) = lab("two_hosts_over_both_families", &config) else {
         return;
@@ -113,5 +116,56 @@ fn segments_are_cut_for_the_link() {
         let segments = 50 * 14_580u64.div_ceil(payload);
         assert_eq!(row["segments"], segments, "{row}");
         assert_eq!(row["segments_valid"], segments, "{row}");
+    }
+}
+
+/// Over a network that loses, reorders, duplicates and corrupts packets, Write-Records report less than was sent, and reliable
+/// datagrams arrive all and intact.
+#[test]
+fn datagrams_over_a_faulty_network() {
+    let link = LinkConfig {
+        delay: Duration::from_micros(500),
+        loss: Loss::Independent(0.05),
+        duplication: 0.02,
+        reordering: Reordering {
+            probability: 0.2,
+            by: Duration::from_millis(1),
+        },
+        corruption: 0.02,
+        ..LinkConfig::default()
+    };
+    let config = Config {
+        link: Link::Relay(Relay::both(link, 7)),
+        ..Config::default()
+    };
+    let Some(lab) = lab("datagrams_over_a_faulty_network", &config) else {
+        return;
+    };
+    let server = Server::start(&lab, Side::Server.address().to_string());
+    let iters = 200;
+    let rows = |transport, op| {
+        server.rows(&format!(
+            "--transport {transport} --op {op} --mode bw --size 20000 --iters {iters} --rounds 2 --check"
+        ))
+    };
+    let unreliable = rows("ud", "write-record");
+    let row = unreliable.last().expect("rows");
+    assert_eq!(row["transport"], "ud");
+    let loss = row["loss"].as_f64().expect("a share");
+    // 5 % lost, 2 % of the rest corrupted, and of that loss's segments none twice.
+    assert!((0.02..0.3).contains(&loss), "{row}");
+    let reliable = rows("rd", "send");
+    let row = reliable.last().expect("rows");
+    assert_eq!(row["transport"], "rd");
+    assert_eq!(row["loss"], 0.0, "{row}");
+    let report = lab.relay().expect("a relay").report().expect("it runs");
+    for counts in [report.to_server.wire, report.to_client.wire] {
+        let faults = [
+            counts.lost,
+            counts.duplicated,
+            counts.corrupted,
+            counts.reordered,
+        ];
+        assert!(faults.iter().all(|&fault| fault > 0), "{counts:?}");
     }
 }

@@ -52,6 +52,23 @@ fn rping() {
     );
 }
 
+/// TCP repairs what such a network does; only time is lost.
+#[test]
+fn rping_over_a_faulty_network() {
+    in_places(
+        "rping_over_a_faulty_network",
+        &[Place::Faulty],
+        &[
+            End::server("rping -s -a {server} -p {port} -C 10 -v -V -S 20000")
+                .says(DATA)
+                .complains(&["server DISCONNECT EVENT"]),
+            End::client("rping -c -a {server} -p {port} -C 10 -v -V -S 20000")
+                .says(DATA)
+                .complains(&[]),
+        ],
+    );
+}
+
 /// Each end with a queue pair that it makes and moves itself, the other without and with.
 #[test]
 fn rping_with_queue_pairs_of_its_own() {

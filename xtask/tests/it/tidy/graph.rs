@@ -7,7 +7,7 @@ use xtask::workspace;
 
 use super::{assert_none, tree};
 
-/// Packages of the workspace that each package may use. `sim` is for tests alone, and so is everything of `xtask`.
+/// Packages of the workspace that each package may use. `sim` is for tests and the lab alone, and so is everything of `xtask`.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("dgiwarp-codec", &[]),
     ("dgiwarp-memory", &["dgiwarp-codec"]),
@@ -95,7 +95,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("dgiwarp-benches", &[]),
-    ("xtask", &[]),
+    // The link of a lab with faults is the simulation's, on a real clock.
+    ("xtask", &["dgiwarp-sim"]),
 ];
 
 /// Packages that tests may use in addition: the simulator and the lab, for any package.

@@ -6,8 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
-use xtask::lab::{Config, Lab, Namespace, Side};
+use xtask::lab::relay::{Config as Relay, LinkConfig, Loss, Reordering};
+use xtask::lab::{Config, Lab, Link, Namespace, Side};
 use xtask::skips;
 
 /// Kinds of scenes.
@@ -19,6 +21,8 @@ pub(crate) enum Place {
     Loopback,
     /// Two namespaces with a virtual cable of MTU 1500 between them, as an ordinary user.
     Apart,
+    /// Two namespaces with a relay for a cable, which delays, loses, reorders, duplicates and corrupts packets.
+    Faulty,
 }
 
 /// Which addresses the ends get for `{server}` and `{client}`.
@@ -48,6 +52,25 @@ enum Network {
     Apart(Lab),
 }
 
+fn faulty() -> Config {
+    let link = LinkConfig {
+        delay: Duration::from_micros(500),
+        jitter: Duration::from_micros(100),
+        loss: Loss::Independent(0.02),
+        duplication: 0.02,
+        reordering: Reordering {
+            probability: 0.1,
+            by: Duration::from_millis(1),
+        },
+        corruption: 0.02,
+        ..LinkConfig::default()
+    };
+    Config {
+        link: Link::Relay(Relay::both(link, 7)),
+        ..Config::default()
+    }
+}
+
 /// The user that has no rights at all on Debian.
 const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
 
@@ -58,6 +81,7 @@ impl Scene {
             Place::Here => Ok(Network::Here),
             Place::Loopback => Namespace::new().map(Network::Loopback),
             Place::Apart => Lab::new(&Config::default()).map(Network::Apart),
+            Place::Faulty => Lab::new(&faulty()).map(Network::Apart),
         };
         let network = skips::made(test, network)?;
         let mut scene = Self {
