@@ -13,6 +13,7 @@ use super::flow::pacing::Pacing;
 use super::flow::received::Received;
 use super::flow::recovery::Recovery;
 use super::flow::rtt::Rtt;
+use super::flow::tuning::Tuning;
 use super::frame::{Credit, EcnCounts, Hello, MessageError, NotReady};
 use super::message::inbound::Inbound;
 use super::message::outbound::Outbound;
@@ -123,6 +124,7 @@ pub(super) struct Association {
     grant: Credit,
     /// Grant that was sent last.
     granted: Credit,
+    tuning: Tuning,
     /// Messages of the peer that took a receive.
     taken: u32,
     not_ready: VecDeque<NotReady>,
@@ -190,6 +192,7 @@ impl Association {
             awaits: false,
             grant,
             granted: grant,
+            tuning: Tuning::default(),
             taken: 0,
             not_ready: VecDeque::new(),
             errors: VecDeque::new(),
@@ -263,7 +266,7 @@ impl Association {
     }
 
     /// Least share of the receive window: two datagrams of the peer.
-    pub(super) fn least_window(&self) -> u32 {
+    fn least_window(&self) -> u32 {
         2 * u32::from(self.longest)
     }
 
@@ -294,9 +297,11 @@ impl Association {
         self.grant.receives = self.grant.receives.wrapping_add(more);
     }
 
-    /// Sets the share of the receive window.
-    pub(super) const fn share(&mut self, window: u32) {
-        self.grant.window = window;
+    /// Sets the share of the receive window, and the most of a peer on a long path.
+    pub(super) fn share(&mut self, window: u32, long: u32) {
+        self.grant.window = window
+            .max(self.least_window())
+            .max(self.tuning.window().min(long));
     }
 
     /// Whether an acknowledgement waits for the caller to find no input.

@@ -25,6 +25,8 @@ pub struct RdConfig {
     pub least_pto: Duration,
     /// Octets that all peers together may have in flight towards this end.
     pub window: u32,
+    /// Octets that all peers on long paths together may have in flight, beyond `window`, where they use up what they have.
+    pub long_window: u32,
     /// Receives that each new association is granted at once.
     pub receives: u32,
     /// Delay that a peer is asked for with RNR.
@@ -58,6 +60,7 @@ impl RdConfig {
             granularity: Duration::from_micros(100),
             least_pto: Duration::from_micros(200),
             window: 256 << 10,
+            long_window: 16 << 20,
             receives: 16,
             rnr_delay: Duration::from_millis(1),
             rnr_retries: None,

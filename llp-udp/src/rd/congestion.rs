@@ -149,7 +149,7 @@ impl Congestion {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
@@ -158,7 +158,7 @@ mod tests {
         clippy::disallowed_methods,
         reason = "any instant serves as the origin"
     )]
-    pub(super) fn origin() -> Instant {
+    pub(in crate::rd) fn origin() -> Instant {
         Instant::now()
     }
 

@@ -322,9 +322,10 @@ impl Endpoint {
                 Some(now + FED / 10),
             );
         }
-        let share = self.config.window / self.fed.0.max(1);
+        let peers = self.fed.0.max(1);
+        let (share, long) = (self.config.window / peers, self.config.long_window / peers);
         if let Some(association) = self.table.get_mut(at) {
-            association.share(share.max(association.least_window()));
+            association.share(share, long);
         }
     }
 

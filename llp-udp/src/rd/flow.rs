@@ -4,3 +4,4 @@ pub(super) mod pacing;
 pub(super) mod received;
 pub(super) mod recovery;
 pub(super) mod rtt;
+pub(super) mod tuning;

@@ -98,6 +98,10 @@ impl Association {
         for frame in datagram.frames.rest() {
             self.on_frame(config, now, datagram, &frame, &mut fate, &mut layer)?;
         }
+        if self.fed == Some(now) {
+            let grant = self.grant.window;
+            self.tuning.on_arrival(now, octets.into(), grant, &self.rtt);
+        }
         self.received.count(datagram.ecn);
         if !fate.unaccepted {
             let expected = self.received.add(now, envelope.number, envelope.time);
@@ -228,6 +232,7 @@ impl Association {
         self.rtt = super::Rtt::new(config.initial_rtt);
         self.congestion = super::Congestion::new(config.algorithm, self.datagram.into());
         self.pacing = super::Pacing::new(now);
+        self.tuning = super::Tuning::default();
         self.backoff = 0;
     }
 

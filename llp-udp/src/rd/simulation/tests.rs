@@ -290,6 +290,20 @@ fn soak_loss_on_a_long_and_fast_path_costs_little() {
     assert!(share >= 0.75, "{share}");
 }
 
+/// A long path holds more octets than the window that receivers grant at first.
+#[test]
+fn the_receivers_window_follows_a_long_path() {
+    let link = wire(200, 25 * MS, 25 * MS, 0.0);
+    let octets = 32 << 20;
+    let orders = stream((0, 0), (1, 0), 8, octets / 8);
+    let mut world = World::new(1, [1, 1], 0, |_| link, plain, &orders);
+    let took = world.run(Duration::from_secs(300));
+    let share = f64::from(octets) / took.as_secs_f64() / 25e6;
+    println!("{share:.3} of the link");
+    // 256 KiB in each 50 ms are 0.21.
+    assert!(share > 0.6, "{share}");
+}
+
 /// Two flows on one bottleneck, one of which begins a second later: share of the first, and that of both in the link, between two times.
 fn shares(mbit: u64, from: Duration, to: Duration) -> (f64, f64) {
     let link = wire(mbit, 10 * MS, 20 * MS, 0.0);
