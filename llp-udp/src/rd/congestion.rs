@@ -120,7 +120,7 @@ impl Congestion {
     /// A datagram that left at `sent` was lost; `much` if a tenth of a round trip's were.
     pub(super) fn on_loss(&mut self, now: Instant, sent: Instant, much: bool, rtt: &Rtt) {
         let (share, floor) = LOSS_QUEUEING;
-        let congested = much || rtt.is_queueing(share, floor);
+        let congested = much || rtt.is_queue_standing(share, floor);
         match self {
             Self::Cubic(cubic) if congested => cubic.on_congestion(now, sent),
             Self::Cubic(cubic) => cubic.end_slow_start_after(sent, rtt),
@@ -193,6 +193,11 @@ pub(super) mod tests {
         }
         let mut congestion = Congestion::new(Algorithm::Cubic, 1000);
         rtt.sample(80 * MS, Duration::ZERO);
+        rtt.end_round();
+        congestion.on_loss(now, now, false, &rtt);
+        assert_eq!(congestion.window(), 14_720, "some waited, not all");
+        rtt.sample(80 * MS, Duration::ZERO);
+        rtt.end_round();
         congestion.on_loss(now, now, false, &rtt);
         assert_eq!(congestion.window(), 10_304);
         for algorithm in [Algorithm::Cubic, Algorithm::Delay] {

@@ -367,6 +367,9 @@ impl Association {
             let delay = Duration::from_micros(ack.delay.into()).min(super::MOST_ACK_DELAY);
             self.rtt.sample(sample, delay);
         }
+        if acked.round {
+            self.rtt.end_round();
+        }
         let Some(sent) = latest else { return Ok(()) };
         self.backoff = 0;
         self.probes = 0;

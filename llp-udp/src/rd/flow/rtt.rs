@@ -10,6 +10,8 @@ pub(in crate::rd) struct Rtt {
     /// Smallest sample; `None` before the first.
     minimum: Option<Duration>,
     latest: Duration,
+    /// Smallest samples of the present round trip and of the one before.
+    rounds: [Option<Duration>; 2],
 }
 
 impl Rtt {
@@ -19,6 +21,7 @@ impl Rtt {
             variation: initial / 2,
             minimum: None,
             latest: initial,
+            rounds: [None; 2],
         }
     }
 
@@ -29,6 +32,7 @@ impl Rtt {
             self.smoothed = latest;
             self.variation = latest / 2;
             self.latest = latest;
+            self.rounds[0] = Some(latest);
             return;
         };
         let minimum = minimum.min(latest);
@@ -39,8 +43,14 @@ impl Rtt {
             Some(_) | None => latest,
         };
         self.latest = adjusted;
+        self.rounds[0] = Some(self.rounds[0].map_or(adjusted, |it| it.min(adjusted)));
         self.variation = (self.variation * 3 + self.smoothed.abs_diff(adjusted)) / 4;
         self.smoothed = (self.smoothed * 7 + adjusted) / 8;
+    }
+
+    /// A round trip ended.
+    pub(in crate::rd) const fn end_round(&mut self) {
+        self.rounds = [None, self.rounds[0]];
     }
 
     pub(in crate::rd) const fn smoothed(&self) -> Duration {
@@ -64,6 +74,14 @@ impl Rtt {
     /// Smoothed time and four times its variation.
     pub(in crate::rd) fn timeout(&self, granularity: Duration) -> Duration {
         self.smoothed + (self.variation * 4).max(granularity)
+    }
+
+    /// Whether a queue of the path does not drain: all samples of this and the last round trip are above the minimum by more than its
+    /// `share`, and at least `floor`. A host that was not scheduled for a while delays some, as a queue would, and not all.
+    pub(in crate::rd) fn is_queue_standing(&self, share: u32, floor: Duration) -> bool {
+        let minimum = self.minimum();
+        let smallest = self.rounds.iter().flatten().min();
+        *smallest.unwrap_or(&self.smoothed) > minimum + (minimum / share).max(floor)
     }
 
     /// Whether datagrams wait in queues of the path: more than `share` of the minimum, and at least `floor`.

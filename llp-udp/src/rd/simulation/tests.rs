@@ -3,7 +3,7 @@
 use std::env;
 use std::time::{Duration, Instant};
 
-use dgiwarp_sim::{GilbertElliott, LinkConfig, Loss, Reordering, Rng};
+use dgiwarp_sim::{GilbertElliott, LinkConfig, Loss, NodeId, Reordering, Rng};
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::{Order, World, address, peer_of};
@@ -304,6 +304,43 @@ fn the_receivers_window_follows_a_long_path() {
     assert!(share > 0.6, "{share}");
 }
 
+/// Share of a link of 200 Mbit/s with 1 % loss, where each 100 ms what the receiver is sent arrives `pause` late, in order: its host was not scheduled.
+fn share_with_pauses(delay: Duration, pause: Duration) -> f64 {
+    // The least jitter keeps the order.
+    let link = |loss| LinkConfig {
+        jitter: Duration::from_nanos(1),
+        ..wire(200, delay, 25 * MS, loss)
+    };
+    let octets = 64 << 20;
+    let orders = stream((0, 0), (1, 0), 8, octets / 8);
+    let links = [link(0.01), link(0.0)];
+    let mut world = World::new(1, [1, 1], 0, |from| links[from], plain, &orders);
+    let mut now = Duration::ZERO;
+    while !world.ledger.borrow().is_done() && now < Duration::from_secs(60) {
+        for (lasts, more) in [(90 * MS, Duration::ZERO), (10 * MS, pause)] {
+            let config = LinkConfig {
+                delay: delay + more,
+                ..links[0]
+            };
+            let (_, network) = world.simulation.parts();
+            network.link_mut(NodeId(0), NodeId(1)).set_config(config);
+            now += lasts;
+            world.run_until(now);
+        }
+    }
+    f64::from(octets) / world.simulation.now().as_secs_f64() / 25e6
+}
+
+/// Loss that coincides with a late arrival is no congestion.
+#[test]
+fn pauses_of_a_host_are_no_queue() {
+    for (delay, pause) in [(25 * MS, 20 * MS), (100 * US, 3 * MS)] {
+        let share = share_with_pauses(delay, pause);
+        println!("{delay:?}: {share:.3} of the link");
+        assert!(share > 0.6, "{delay:?}: {share}");
+    }
+}
+
 /// Two flows on one bottleneck, one of which begins a second later: share of the first, and that of both in the link, between two times.
 fn shares(mbit: u64, from: Duration, to: Duration) -> (f64, f64) {
     let link = wire(mbit, 10 * MS, 20 * MS, 0.0);
@@ -474,7 +511,7 @@ fn a_silent_peer_is_unreachable_and_an_idle_one_is_forgotten() {
         .simulation
         .parts()
         .1
-        .link_mut(dgiwarp_sim::NodeId(0), dgiwarp_sim::NodeId(1))
+        .link_mut(NodeId(0), NodeId(1))
         .set_config(link);
     world.run_until(Duration::from_millis(73_990));
     assert!(world.ledger.borrow().failures().is_empty());
