@@ -10,14 +10,17 @@ const CONSERVATIVE_ROUNDS: u32 = 5;
 /// Samples that a round trip needs before its smallest counts.
 const SAMPLES: u32 = 8;
 
+/// Share of the minimum round-trip time up to which a path has no queue, for a loss in slow start.
+const EMPTY: u32 = 16;
+
 /// Slow start that watches the round-trip time.
 #[derive(Debug, Clone, Copy, Default)]
 struct HyStart {
     last_minimum: Option<Duration>,
     minimum: Option<Duration>,
     samples: u32,
-    /// Round trips left of conservative slow start, and the smallest sample at its beginning.
-    conservative: Option<(u32, Duration)>,
+    /// Round trips left of conservative slow start, and the smallest sample at its beginning; `None` where a loss was.
+    conservative: Option<(u32, Option<Duration>)>,
 }
 
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub(in crate::rd) struct Cubic {
     largest: u64,
     /// When growth from the last reduction began; `None` until the first acknowledgement behind it.
     begin: Option<Instant>,
+    /// Window at that time.
+    first: u64,
     /// Window that Reno would have, in this period of growth.
     reno: u64,
     /// Octets acknowledged that did not make up a datagram of growth.
@@ -50,6 +55,7 @@ impl Cubic {
             threshold: u64::MAX,
             largest: 0,
             begin: None,
+            first: 0,
             reno: 0,
             spare: 0,
             reno_spare: 0,
@@ -79,7 +85,7 @@ impl Cubic {
 
     pub(super) fn on_ack(&mut self, now: Instant, delivered: &Delivered, rtt: &Rtt) {
         if self.in_slow_start() {
-            self.watch(delivered);
+            self.watch(delivered, rtt);
         }
         let recovering = self
             .reduced
@@ -98,6 +104,7 @@ impl Cubic {
         }
         let begin = *self.begin.get_or_insert_with(|| {
             self.largest = self.largest.max(self.window);
+            self.first = self.window;
             self.reno = self.window;
             now
         });
@@ -136,14 +143,14 @@ impl Cubic {
 
     /// K in microseconds: the cube root of what was given up, in datagrams, by 0.4. Measured from the window at the beginning.
     fn inflection(&self) -> u64 {
-        // The window at the beginning was 0.7 of the largest.
-        let given_up = u128::from(self.largest * 3 / 10);
+        // Nothing was, where slow start ended without a reduction.
+        let given_up = u128::from(self.largest.saturating_sub(self.first));
         let cube = given_up * 5 * 1_000_000_000_000_000_000 / 2 / u128::from(self.datagram.max(1));
         cube_root(cube)
     }
 
     /// HyStart++: a smallest sample of a round trip above that of the one before ends slow start.
-    fn watch(&mut self, delivered: &Delivered) {
+    fn watch(&mut self, delivered: &Delivered, rtt: &Rtt) {
         let hystart = &mut self.hystart;
         if let Some(sample) = delivered.sample {
             hystart.minimum = Some(hystart.minimum.map_or(sample, |it| it.min(sample)));
@@ -158,15 +165,18 @@ impl Cubic {
             let threshold = (last / 8).clamp(least, Duration::from_millis(16));
             match hystart.conservative {
                 None if minimum >= last + threshold => {
-                    hystart.conservative = Some((CONSERVATIVE_ROUNDS, minimum));
+                    hystart.conservative = Some((CONSERVATIVE_ROUNDS, Some(minimum)));
                 }
-                Some((_, baseline)) if minimum < baseline => hystart.conservative = None,
+                Some((_, Some(baseline))) if minimum < baseline => hystart.conservative = None,
                 None | Some(_) => {}
             }
         }
         if delivered.round {
             hystart.last_minimum = hystart.minimum.take().or(hystart.last_minimum);
             hystart.samples = 0;
+            // A loss was no sign of a queue if there is none a round trip later.
+            let empty = !rtt.is_queueing(EMPTY, Duration::ZERO);
+            hystart.conservative.take_if(|it| it.1.is_none() && empty);
             if let Some((rounds, _)) = &mut hystart.conservative {
                 *rounds -= 1;
                 if *rounds == 0 {
@@ -181,9 +191,9 @@ impl Cubic {
     pub(super) fn end_slow_start_after(&mut self, _sent: Instant, rtt: &Rtt) {
         if self.in_slow_start()
             && self.hystart.conservative.is_none()
-            && rtt.is_queueing(16, Duration::ZERO)
+            && rtt.is_queueing(EMPTY, Duration::ZERO)
         {
-            self.hystart.conservative = Some((CONSERVATIVE_ROUNDS, rtt.minimum()));
+            self.hystart.conservative = Some((CONSERVATIVE_ROUNDS, None));
         }
     }
 
@@ -199,6 +209,7 @@ impl Cubic {
             self.window
         };
         self.window = (self.window * 7 / 10).max(self.minimum);
+        self.first = self.window;
         self.threshold = self.window;
         self.begin = None;
         self.spare = 0;
@@ -361,6 +372,49 @@ mod tests {
         }
         round(&mut cubic, 50 * MS);
         assert!(!cubic.in_slow_start());
+    }
+
+    /// RFC 9438: K is 0 where nothing was given up.
+    #[test]
+    fn slow_start_that_ends_without_a_reduction_is_followed_by_growth() {
+        let start = origin();
+        let mut rtt = Rtt::new(50 * MS);
+        rtt.sample(50 * MS, Duration::ZERO);
+        let mut cubic = Cubic::new(1000, 1_000_000, 2000);
+        cubic.threshold = cubic.window;
+        for step in 0..100u32 {
+            let now = start + step * 50 * MS;
+            cubic.on_ack(now, &delivered(cubic.window(), now), &rtt);
+        }
+        // 0.4 × 5³ = 50 datagrams, and Reno's 100.
+        assert!(cubic.window() > 1_048_000, "{}", cubic.window());
+        let mut cubic = Cubic::new(1000, 1_000_000, 2000);
+        cubic.threshold = cubic.window;
+        cubic.on_ack(start, &delivered(1000, start), &rtt);
+        assert_eq!(cubic.inflection(), 0);
+    }
+
+    #[test]
+    fn a_loss_without_a_queue_a_round_trip_later_ends_no_slow_start() {
+        let start = origin();
+        let mut rtt = Rtt::new(40 * MS);
+        rtt.sample(40 * MS, Duration::ZERO);
+        for (sample, goes_on) in [(40, true), (60, false)] {
+            let mut rtt = rtt;
+            rtt.sample(70 * MS, Duration::ZERO);
+            let mut cubic = Cubic::new(1000, 10_000, 2000);
+            cubic.end_slow_start_after(start, &rtt);
+            assert!(cubic.hystart.conservative.is_some());
+            for _ in 0..8 {
+                rtt.sample(sample * MS, Duration::ZERO);
+            }
+            let delivered = Delivered {
+                round: true,
+                ..delivered(1000, start)
+            };
+            cubic.on_ack(start, &delivered, &rtt);
+            assert_eq!(cubic.hystart.conservative.is_none(), goes_on);
+        }
     }
 
     #[test]
