@@ -157,6 +157,7 @@ impl Relay {
                 Wire::new(config.to_server, config.seed, 1),
             ],
             refused: [0; 2],
+            due: Vec::new(),
             behind: false,
             stopped,
             start: clock::now(),
@@ -234,6 +235,8 @@ struct Forwarder {
     ends: [File; 2],
     wires: [Wire; 2],
     refused: [u64; 2],
+    /// Packets that are to be written, with the end that sent them.
+    due: Vec<(usize, Vec<u8>)>,
     /// An end may have more packets than were read.
     behind: bool,
     stopped: UnixStream,
@@ -280,19 +283,22 @@ impl Forwarder {
             }
             self.write();
         }
+        self.publish();
+        Ok(true)
+    }
+
+    fn publish(&self) {
         let [to_client, to_server] = [0, 1].map(|from| Counts {
             wire: self.wires[from].counts(),
             unread: 0,
             refused: self.refused[from],
         });
-        self.shared
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .report = Report {
+        let report = Report {
             to_server,
             to_client,
         };
-        Ok(true)
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.report = report;
     }
 
     /// Waits until an end is readable or the time comes. Yields which ends are, and nothing at the end of all.
@@ -338,17 +344,24 @@ impl Forwarder {
         Ok(true)
     }
 
-    /// Writes what has arrived by now.
+    /// Writes what has arrived by now. It is counted first: its receiver may ask for the counts.
     fn write(&mut self) {
         let now = self.now();
         for from in 0..2 {
             while let Some(packet) = self.wires[from].deliver(now) {
-                // An interface that is down, or a header that its kernel does not take, loses the packet alone.
-                if (&self.ends[1 - from]).write(&packet).is_err() {
-                    self.refused[from] += 1;
-                }
-                self.wires[from].recycle(packet);
+                self.due.push((from, packet));
             }
+        }
+        if self.due.is_empty() {
+            return;
+        }
+        self.publish();
+        for (from, packet) in self.due.drain(..) {
+            // An interface that is down, or a header that its kernel does not take, loses the packet alone.
+            if (&self.ends[1 - from]).write(&packet).is_err() {
+                self.refused[from] += 1;
+            }
+            self.wires[from].recycle(packet);
         }
     }
 }

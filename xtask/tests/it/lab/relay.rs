@@ -204,6 +204,11 @@ fn a_relay_whose_interface_is_gone_reports_it() {
     assert_eq!(ping(&lab, "10.99.0.1", "-c 1").0, 1);
     sh(&lab, Side::Server, &format!("ip link set {INTERFACE} down"));
     assert_eq!(ping(&lab, "10.99.0.1", "-c 1 -W 0.1").0, 0);
+    let deadline = xtask::clock::now() + Duration::from_secs(10);
+    while report(&lab).to_server.refused == 0 {
+        assert!(xtask::clock::now() < deadline, "{:?}", report(&lab));
+        xtask::clock::pause(Duration::from_millis(5));
+    }
     assert_eq!(report(&lab).to_server.refused, 1);
     sh(&lab, Side::Server, &format!("ip link set {INTERFACE} up"));
     assert_eq!(ping(&lab, "10.99.0.1", "-c 1").0, 1);
