@@ -4,7 +4,7 @@ use crate::abi::AF_IB;
 use crate::cm::addr::address;
 use crate::device::at_exit;
 use crate::ffi::{entry, minus_one, minus_one_making};
-use crate::rsocket::datagram::DatagramSocket;
+use crate::rsocket::datagram::socket::DatagramSocket;
 use crate::rsocket::iovec::{Vectors, many, one};
 use crate::rsocket::options;
 use crate::rsocket::poll;

@@ -1,6 +1,6 @@
 //! Rsockets, `rsocket(7)`: the socket interface of `librdmacm.so.1`.
 //!
-//! The protocol is that of `dgiwarp_sockets`; [`stream::connection`] drives one stream on a connected queue pair, [`datagram`] a socket with
+//! The protocol is that of `dgiwarp_sockets`; [`stream::connection`] drives one stream on a connected queue pair, [`datagram::socket`] a socket with
 //! a UD queue pair. Descriptors that programs have are numbers of event descriptors of our own ([`table`]), readable while a listener has a request or an attempt to connect
 //! has ended. Calls wait in [`wait`]: for completions, for the program's other descriptors, and for threads that took completions of theirs.
 //!

@@ -1,7 +1,7 @@
 //! The sockets of the process by their descriptors.
 
 use crate::ffi::fork::ProcessTable;
-use crate::rsocket::datagram::DatagramSocket;
+use crate::rsocket::datagram::socket::DatagramSocket;
 use crate::rsocket::edges::{Edges, Interest};
 use crate::rsocket::stream::socket::StreamSocket;
 use libc::{c_int, c_short, pollfd};

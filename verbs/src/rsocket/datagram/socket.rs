@@ -3,15 +3,12 @@
 use crate::cm::addr::address;
 use crate::cm::udp::param::QKEY;
 use crate::ffi::errno;
-use crate::rsocket::device::device;
+use crate::rsocket::datagram::queues::{HEADERS, Queues, RECEIVE, SLOT};
 use crate::rsocket::iovec::Vectors;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::wait::Waiting;
 use crate::rsocket::wait::{Waiters, now, readable, sleep, waker};
-use dgiwarp::{
-    Access, AddressHandle, Buffer, CompChannel, Cq, Destination, Mr, Operation as WrOperation,
-    QpAttr, RecvWr, SendWr, UdQp, UdQpAttr, Wc, WcStatus,
-};
+use dgiwarp::{AddressHandle, Destination, Operation as WrOperation, SendWr, Wc, WcStatus};
 use dgiwarp_sockets::wire::{DatagramHeader, Operation, UdpHeader};
 use dgiwarp_sockets::{Config, Destinations, Route};
 use libc::{POLLIN, POLLOUT, c_int, c_short, pollfd};
@@ -19,33 +16,24 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Room of a datagram: the longest of UDP.
-const SLOT: usize = 1 << 16;
-/// Octets for the headers within it.
-const HEADERS: usize = UdpHeader::MAX_LEN;
-/// Slots of each direction.
-const MAX_SLOTS: u16 = 1024;
 /// Datagrams that came in plain UDP and wait.
 const MAX_WAITING: usize = 1024;
-/// Mark of the work request identifiers of receives.
-const RECEIVE: u64 = 1 << 63;
-
 /// A datagram socket.
-pub(super) struct DatagramSocket {
+pub(in crate::rsocket) struct DatagramSocket {
     udp: UdpSocket,
-    pub(super) nonblocking: AtomicBool,
+    pub(in crate::rsocket) nonblocking: AtomicBool,
     settings: Settings,
     state: Mutex<State>,
 }
 
-pub(super) struct State {
-    pub(super) sizes: Config,
-    pub(super) file_flags: c_int,
+pub(in crate::rsocket) struct State {
+    pub(in crate::rsocket) sizes: Config,
+    pub(in crate::rsocket) file_flags: c_int,
     v6: bool,
     queues: Option<Queues>,
     destinations: Destinations,
@@ -66,92 +54,8 @@ enum Datagram {
     Plain { source: SocketAddr, octets: Vec<u8> },
 }
 
-/// Queue pair and memory, made with the first datagram.
-struct Queues {
-    qp: UdQp,
-    cq: Cq,
-    channel: CompChannel,
-    send: Buffer,
-    send_mr: Mr,
-    free: Vec<usize>,
-    receive: Buffer,
-    receive_mr: Mr,
-}
-
-impl Queues {
-    fn new(sizes: &Config, v6: bool) -> Result<Self, Errno> {
-        let device = device()?;
-        let failed = |error| errno::of(error);
-        // As rdma-core counts them: a slot for each 2,048 octets of buffer.
-        let slots = |entries: u16, octets: u32| {
-            let fit = u16::try_from(octets / Config::LOW_WATER).unwrap_or(u16::MAX);
-            usize::from(entries.min(fit).clamp(1, MAX_SLOTS))
-        };
-        let sends = slots(sizes.send_entries, sizes.send_octets);
-        let receives = slots(sizes.receive_entries, sizes.receive_octets);
-        let buffer = |n| Buffer::zeroed(n * SLOT).map_err(|error| errno::of_io(&error));
-        let (send, receive) = (buffer(sends)?, buffer(receives)?);
-        let register = |buffer: &Buffer, access| device.pd.register(buffer.region(), access);
-        let send_mr = register(&send, Access::empty()).map_err(failed)?;
-        let receive_mr = register(&receive, Access::LOCAL_WRITE).map_err(failed)?;
-        let channel = device.rnic.create_comp_channel().map_err(failed)?;
-        let cq = device
-            .rnic
-            .create_cq_on(sends + receives, &channel)
-            .map_err(failed)?;
-        let any: SocketAddr = if v6 {
-            (Ipv6Addr::UNSPECIFIED, 0).into()
-        } else {
-            (Ipv4Addr::UNSPECIFIED, 0).into()
-        };
-        let attr = UdQpAttr {
-            bind: Some(any),
-            qkey: QKEY,
-            ..UdQpAttr::from(QpAttr {
-                max_send_wr: sends,
-                max_recv_wr: receives,
-                max_sge: 1,
-                ..QpAttr::new(&cq, &cq)
-            })
-        };
-        let qp = device.pd.create_ud_qp(&attr).map_err(failed)?;
-        let queues = Self {
-            qp,
-            cq,
-            channel,
-            send,
-            send_mr,
-            free: (0..sends).collect(),
-            receive,
-            receive_mr,
-        };
-        for slot in 0..receives {
-            queues.post_receive(slot)?;
-        }
-        Ok(queues)
-    }
-
-    fn post_receive(&self, slot: usize) -> Result<(), Errno> {
-        let wr = RecvWr {
-            wr_id: RECEIVE | u64::try_from(slot).unwrap_or(0),
-            sges: &[self.receive_mr.sge(slot * SLOT..(slot + 1) * SLOT)],
-        };
-        self.qp.post_recv(&[wr]).map_err(errno::of_post_failure)
-    }
-
-    /// Source, header length and length of a datagram in a slot.
-    fn header(&self, slot: usize, octets: usize) -> Option<(SocketAddr, usize)> {
-        let mut head = [0; DatagramHeader::MAX_LEN];
-        let some = octets.min(head.len());
-        let head = head.get_mut(..some)?;
-        self.receive.read(slot * SLOT, head);
-        let (header, _) = DatagramHeader::parse(head).ok()?;
-        Some((header.source, header.encoded_len()))
-    }
-}
-
 impl DatagramSocket {
-    pub(super) fn new(v6: bool) -> Result<Arc<Self>, Errno> {
+    pub(in crate::rsocket) fn new(v6: bool) -> Result<Arc<Self>, Errno> {
         let domain = if v6 {
             AddressFamily::Inet6
         } else {
@@ -180,31 +84,31 @@ impl DatagramSocket {
         }))
     }
 
-    pub(super) fn fd(&self) -> RawFd {
+    pub(in crate::rsocket) fn fd(&self) -> RawFd {
         self.udp.as_raw_fd()
     }
 
-    pub(super) fn udp(&self) -> &UdpSocket {
+    pub(in crate::rsocket) fn udp(&self) -> &UdpSocket {
         &self.udp
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(in crate::rsocket) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    pub(super) fn waiting(&self, flags: c_int) -> Waiting {
+    pub(in crate::rsocket) fn waiting(&self, flags: c_int) -> Waiting {
         Waiting {
             blocks: !self.nonblocking.load(Ordering::Relaxed) && flags & libc::MSG_DONTWAIT == 0,
             deadline: None,
         }
     }
 
-    pub(super) fn has_memory(&self) -> bool {
+    pub(in crate::rsocket) fn has_memory(&self) -> bool {
         self.lock().queues.is_some()
     }
 
     /// Makes the queue pair.
-    pub(super) fn begin(&self) -> Result<(), Errno> {
+    pub(in crate::rsocket) fn begin(&self) -> Result<(), Errno> {
         let mut state = self.lock();
         if state.queues.is_none() {
             state.queues = Some(Queues::new(&state.sizes, state.v6)?);
@@ -214,7 +118,7 @@ impl DatagramSocket {
         Ok(())
     }
 
-    pub(super) fn connect(&self, to: SocketAddr) -> Result<(), Errno> {
+    pub(in crate::rsocket) fn connect(&self, to: SocketAddr) -> Result<(), Errno> {
         self.begin()?;
         self.udp.connect(to).map_err(|error| errno::of_io(&error))?;
         self.lock().peer = Some(to);
@@ -222,7 +126,7 @@ impl DatagramSocket {
     }
 
     /// Sends one datagram, to the peer of the connection without an address.
-    pub(super) fn send(
+    pub(in crate::rsocket) fn send(
         &self,
         from: &mut Vectors<'_>,
         to: Option<SocketAddr>,
@@ -353,7 +257,7 @@ impl DatagramSocket {
     }
 
     /// Receives one datagram. Returns its length, before it was cut to the program's memory, and its source.
-    pub(super) fn receive(
+    pub(in crate::rsocket) fn receive(
         &self,
         to: &mut Vectors<'_>,
         flags: c_int,
@@ -492,18 +396,22 @@ impl DatagramSocket {
     }
 
     /// Events of poll(2) that the socket has now.
-    pub(super) fn check(&self, events: c_short) -> c_short {
+    pub(in crate::rsocket) fn check(&self, events: c_short) -> c_short {
         let mut state = self.lock();
         self.progress(&mut state);
         state.readiness(events)
     }
 
-    pub(super) fn arm(&self, events: c_short, waker: RawFd) -> Result<[pollfd; 2], c_short> {
+    pub(in crate::rsocket) fn arm(
+        &self,
+        events: c_short,
+        waker: RawFd,
+    ) -> Result<[pollfd; 2], c_short> {
         self.arm_for(waker, |state| state.readiness(events) != 0)
             .ok_or_else(|| self.lock().readiness(events))
     }
 
-    pub(super) fn disarm(&self, waker: RawFd) {
+    pub(in crate::rsocket) fn disarm(&self, waker: RawFd) {
         let mut state = self.lock();
         state.waiters.remove(waker);
         let mut came = false;
@@ -519,7 +427,7 @@ impl DatagramSocket {
     }
 
     /// Ends the socket. Datagrams that were sent leave.
-    pub(super) fn close(&self) {
+    pub(in crate::rsocket) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         state.waiters.wake();
