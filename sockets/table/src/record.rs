@@ -29,8 +29,12 @@ pub enum Way {
     Rsocket,
     /// An rsocket, iWARP over TCP.
     Rc,
-    /// An rsocket, shared memory of one host.
+    /// An rsocket, or the queue pair beside a UDP socket, through shared memory of one host.
     Lane,
+    /// UDP of the kernel.
+    Udp,
+    /// UDP of the kernel, and datagrams by the queue pair beside it.
+    Ud,
 }
 
 /// A socket.
@@ -60,7 +64,14 @@ const STATES: [State; 4] = [
     State::Established,
     State::Closing,
 ];
-const WAYS: [Way; 4] = [Way::Tcp, Way::Rsocket, Way::Rc, Way::Lane];
+const WAYS: [Way; 6] = [
+    Way::Tcp,
+    Way::Rsocket,
+    Way::Rc,
+    Way::Lane,
+    Way::Udp,
+    Way::Ud,
+];
 
 const HAS_LOCAL: u64 = 1 << 24;
 const HAS_PEER: u64 = 1 << 25;
@@ -152,7 +163,7 @@ impl Record {
         };
         Some(Self {
             state: value_of(&STATES, kind)?,
-            way: if way == Way::Rc && words[LANE] != 0 {
+            way: if matches!(way, Way::Rc | Way::Ud) && words[LANE] != 0 {
                 Way::Lane
             } else {
                 way

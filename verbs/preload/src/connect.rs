@@ -4,7 +4,7 @@ use crate::lifetimes::lifetimes;
 use crate::peers;
 use crate::policy;
 use crate::records;
-use crate::rules::Direction;
+use crate::rules::{Direction, Protocol};
 use crate::system::address::{self, length_of};
 use crate::system::kernel;
 use crate::system::rsockets;
@@ -68,7 +68,7 @@ unsafe fn attempt(
     to: *const sockaddr,
     length: socklen_t,
 ) -> Result<c_int, &'static str> {
-    let rule = policy::decide(peer.port(), Direction::Connect);
+    let rule = policy::decide(peer.port(), Direction::Connect, Protocol::Tcp);
     if rule == Some(false) {
         return Err("a rule");
     }

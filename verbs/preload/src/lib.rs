@@ -1,8 +1,8 @@
-//! Preload library that lets unmodified programs of TCP sockets use rsockets.
+//! Preload library that lets unmodified programs of TCP and UDP sockets use rsockets.
 //!
 //! Sockets that a program makes stay the kernel's. A connection is upgraded when it is made: where a client finds out that the server takes rsockets ([`peers`]), and on the server's side by a
 //! listener of rsockets beside the kernel's ([`listener`]). The number of the program's descriptor stays, as a *face* ([`table`]); calls on faces go to `librdmacm.so.1`, all others to
-//! the C library. The verbs library below calls functions of the C library too, and so those of this library, for descriptors that are no faces.
+//! the C library. UDP sockets have a queue pair beside them, by which datagrams go to peers that have one too ([`datagrams`]). The verbs library below calls functions of the C library too, and so those of this library, for descriptors that are no faces.
 //!
 //! `docs/use/sockets.md` describes the use.
 
@@ -16,6 +16,8 @@
 mod children;
 #[cfg(not(test))]
 mod connect;
+#[cfg(not(test))]
+mod datagrams;
 #[cfg(not(test))]
 mod functions;
 #[cfg_attr(

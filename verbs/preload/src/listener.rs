@@ -6,7 +6,7 @@
 use crate::children;
 use crate::policy;
 use crate::records;
-use crate::rules::Direction;
+use crate::rules::{Direction, Protocol};
 use crate::system::address;
 use crate::system::kernel::{self, acquire, readable, release, semaphore};
 use crate::system::report;
@@ -192,7 +192,7 @@ fn make(fd: c_int, backlog: usize) -> Result<Arc<Queue>, &'static str> {
     let at: *const sockaddr = (&raw const storage).cast();
     // SAFETY: an address of this length.
     let local = unsafe { address::read(at, length) }.ok_or("it has no address")?;
-    if policy::decide(local.port(), Direction::Listen) == Some(false) {
+    if policy::decide(local.port(), Direction::Listen, Protocol::Tcp) == Some(false) {
         return Err("a rule");
     }
     if !rsockets::are_there() {

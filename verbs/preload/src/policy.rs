@@ -1,6 +1,6 @@
 //! The rules of this process.
 
-use crate::rules::{self, Direction, Rule};
+use crate::rules::{self, Direction, Protocol, Rule, Subject};
 use crate::system::report;
 use std::sync::OnceLock;
 use std::{env, fs};
@@ -19,7 +19,7 @@ pub(crate) fn program() -> &'static str {
 }
 
 /// Whether sockets of this process may become rsockets; `None` where no rule decides.
-pub(crate) fn decide(port: u16, direction: Direction) -> Option<bool> {
+pub(crate) fn decide(port: u16, direction: Direction, protocol: Protocol) -> Option<bool> {
     static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
     let rules = RULES.get_or_init(|| {
         let text = env::var(VARIABLE).unwrap_or_default();
@@ -30,5 +30,10 @@ pub(crate) fn decide(port: u16, direction: Direction) -> Option<bool> {
             Rule::parse("off").into_iter().collect()
         })
     });
-    rules::decide(rules, program(), port, direction)
+    let of = Subject {
+        port,
+        direction,
+        protocol,
+    };
+    rules::decide(rules, program(), of)
 }

@@ -11,7 +11,7 @@ use crate::records::{self, Slots};
 use crate::sets;
 use crate::system::report;
 use crate::system::rsockets;
-use crate::table::{self, Face, Shared};
+use crate::table::{self, Face, Shared, Udp};
 use libc::c_int;
 use std::any::Any;
 use std::cell::RefCell;
@@ -90,8 +90,20 @@ extern "C" fn in_child() {
     for (fd, face) in table::all() {
         match face {
             Face::Connection { .. } => drop(table::replace(fd, Some(Face::Parents))),
+            Face::Datagram { .. } => drop(table::replace(fd, Some(Face::ParentsDatagram))),
+            Face::Udp(udp) if udp.making => {
+                let udp = Udp {
+                    making: false,
+                    ..udp
+                };
+                table::replace(fd, Some(Face::Udp(udp)));
+            }
             Face::PollSet { .. } | Face::Plain(_) => drop(table::replace(fd, None)),
-            Face::Socket | Face::Listener(_) | Face::Parents => {}
+            Face::Socket
+            | Face::Listener(_)
+            | Face::Parents
+            | Face::Udp(_)
+            | Face::ParentsDatagram => {}
         }
     }
 }

@@ -10,7 +10,7 @@ use libc::{c_int, ssize_t};
 use std::ffi::CString;
 use std::net::SocketAddr;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// First word of the table; NULL while there is none.
@@ -19,6 +19,8 @@ static START: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 /// Descriptors of each record; 0 is a free one. `close(2)` may be called by a handler of a signal, and so takes no lock.
 static FACES: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
 const PLACES: usize = CAPACITY as usize;
+/// Datagrams of the record's socket have gone by its companion.
+static BY_UD: [AtomicBool; PLACES] = [const { AtomicBool::new(false) }; PLACES];
 /// The record is about to be free.
 const ENDS: u32 = u32::MAX;
 /// Place below which no record is free, as far as is known.
@@ -78,8 +80,9 @@ impl Slots {
         START.store(ptr::null_mut(), Ordering::Release);
         if let Some(memory) = self.memory.take() {
             memory.end();
-            for faces in &FACES {
+            for (faces, by_ud) in FACES.iter().zip(&BY_UD) {
                 faces.store(0, Ordering::Relaxed);
+                by_ud.store(false, Ordering::Relaxed);
             }
             LOWEST.store(0, Ordering::Relaxed);
         }
@@ -161,6 +164,18 @@ pub(crate) fn plain(fd: c_int, peer: Option<SocketAddr>, connects: bool, reason:
     replace(fd, (slot != Slot::default()).then_some(Face::Plain(slot)));
 }
 
+/// A UDP socket, with the reason why it stays the kernel's alone.
+pub(crate) fn datagram(fd: c_int, plain: Option<&str>) -> Slot {
+    let socket = Record {
+        way: Way::Udp,
+        inode: kernel::inode(fd),
+        local: kernel::local(fd),
+        peer: kernel::peer(fd),
+        ..Record::default()
+    };
+    record(&socket, plain.map(|reason| (reason, 1)))
+}
+
 /// Makes a descriptor a face or none. A plain connection that had the number is gone, by a call that is not this library's.
 pub(crate) fn replace(fd: c_int, face: Option<Face>) {
     if let Some(Face::Plain(stale)) = table::replace(fd, face) {
@@ -183,6 +198,10 @@ impl Slot {
 
     fn faces(self) -> Option<&'static AtomicU32> {
         FACES.get(usize::from(self.0).wrapping_sub(1))
+    }
+
+    fn by_ud(self) -> Option<&'static AtomicBool> {
+        BY_UD.get(usize::from(self.0).wrapping_sub(1))
     }
 
     fn change(self, change: impl FnOnce(Table<'static>, u32)) {
@@ -211,6 +230,9 @@ impl Slot {
         });
         if before == Ok(1) {
             self.change(Table::free);
+            if let Some(by_ud) = self.by_ud() {
+                by_ud.store(false, Ordering::Relaxed);
+            }
             faces.store(0, Ordering::Release);
             LOWEST.fetch_min(usize::from(self.0) - 1, Ordering::Relaxed);
         }
@@ -219,6 +241,27 @@ impl Slot {
     /// The program has closed the socket, or ended its sending direction.
     pub(crate) fn closes(self) {
         self.change(|table, index| table.set_state(index, State::Closing));
+    }
+
+    /// A datagram of the socket has gone by the queue pair of its companion. Returns whether it is the first.
+    #[inline]
+    pub(crate) fn goes_by_ud(self) -> bool {
+        let is_first = self
+            .by_ud()
+            .is_some_and(|it| !it.load(Ordering::Relaxed) && !it.swap(true, Ordering::Relaxed));
+        if is_first {
+            self.change(|table, index| {
+                table.set_way(index, Way::Ud, 0);
+                table.count_upgraded();
+            });
+        }
+        is_first
+    }
+
+    /// A UDP socket is the kernel's alone from now on.
+    pub(crate) fn stays_plain(self, reason: &str) {
+        let _reasons = slots();
+        self.change(|table, index| table.set_way(index, Way::Udp, table.reason(reason, 1)));
     }
 
     /// A listener takes rsockets, or not.

@@ -12,6 +12,22 @@ pub(crate) enum Direction {
     Listen,
 }
 
+/// Protocol of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Tcp,
+    Udp,
+}
+
+/// Socket that rules decide about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Subject {
+    /// Port of the server, or of the end that datagrams go to.
+    pub(crate) port: u16,
+    pub(crate) direction: Direction,
+    pub(crate) protocol: Protocol,
+}
+
 /// One rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
@@ -19,6 +35,7 @@ pub(crate) struct Rule {
     program: Option<String>,
     ports: Option<RangeInclusive<u16>>,
     direction: Option<Direction>,
+    protocol: Option<Protocol>,
 }
 
 impl Rule {
@@ -34,6 +51,7 @@ impl Rule {
             program: None,
             ports: None,
             direction: None,
+            protocol: None,
         };
         for part in parts {
             match part.split_once('=')? {
@@ -44,16 +62,19 @@ impl Rule {
                 }
                 ("direction", "connect") => rule.direction = Some(Direction::Connect),
                 ("direction", "listen") => rule.direction = Some(Direction::Listen),
+                ("protocol", "tcp") => rule.protocol = Some(Protocol::Tcp),
+                ("protocol", "udp") => rule.protocol = Some(Protocol::Udp),
                 _ => return None,
             }
         }
         Some(rule)
     }
 
-    fn holds(&self, program: &str, port: u16, direction: Direction) -> bool {
+    fn holds(&self, program: &str, of: Subject) -> bool {
         self.program.as_ref().is_none_or(|it| it == program)
-            && self.ports.as_ref().is_none_or(|it| it.contains(&port))
-            && self.direction.is_none_or(|it| it == direction)
+            && self.ports.as_ref().is_none_or(|it| it.contains(&of.port))
+            && self.direction.is_none_or(|it| it == of.direction)
+            && self.protocol.is_none_or(|it| it == of.protocol)
     }
 }
 
@@ -67,13 +88,8 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, &str> {
 }
 
 /// Whether sockets may become rsockets; `None` where no rule decides.
-pub(crate) fn decide(
-    rules: &[Rule],
-    program: &str,
-    port: u16,
-    direction: Direction,
-) -> Option<bool> {
-    let rule = rules.iter().find(|it| it.holds(program, port, direction));
+pub(crate) fn decide(rules: &[Rule], program: &str, of: Subject) -> Option<bool> {
+    let rule = rules.iter().find(|it| it.holds(program, of));
     rule.map(|it| it.on)
 }
 
@@ -91,13 +107,32 @@ mod tests {
             ("nginx", 443, Direction::Connect, None),
             ("nginx", 1024, Direction::Listen, None),
         ] {
-            assert_eq!(
-                decide(&rules, program, port, direction),
-                allowed,
-                "{program} {port} {direction:?}"
-            );
+            let of = Subject {
+                port,
+                direction,
+                protocol: Protocol::Tcp,
+            };
+            let decided = decide(&rules, program, of);
+            assert_eq!(decided, allowed, "{program} {of:?}");
+            assert_eq!(decide(&[], program, of), None);
         }
-        assert_eq!(decide(&[], "x", 1, Direction::Connect), None);
+    }
+
+    #[test]
+    fn protocols_have_rules_of_their_own() {
+        let rules = parse("off:protocol=udp:port=53,on:protocol=tcp").unwrap();
+        for (port, protocol, allowed) in [
+            (53, Protocol::Udp, Some(false)),
+            (53, Protocol::Tcp, Some(true)),
+            (54, Protocol::Udp, None),
+        ] {
+            let of = Subject {
+                port,
+                direction: Direction::Connect,
+                protocol,
+            };
+            assert_eq!(decide(&rules, "x", of), allowed, "{of:?}");
+        }
     }
 
     #[test]
@@ -109,6 +144,7 @@ mod tests {
             "off:port=x",
             "off:port=1-70000",
             "off:direction=both",
+            "off:protocol=sctp",
             "off:host=x",
         ] {
             assert_eq!(parse(text), Err(text));

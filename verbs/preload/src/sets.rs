@@ -167,6 +167,22 @@ pub(crate) unsafe fn control_rsocket(
     result
 }
 
+/// A UDP socket was added to the kernel's set, changed or removed: so is its companion, for datagrams that come.
+pub(crate) fn accompany(set: c_int, operation: c_int, rsocket: c_int, event: Option<epoll_event>) {
+    let error = errno::get();
+    let kept = (EPOLLIN | libc::EPOLLONESHOT).cast_unsigned() | libc::EPOLLET.cast_unsigned();
+    let mut event = event.unwrap_or(epoll_event { events: 0, u64: 0 });
+    event.events &= kept;
+    // SAFETY: an event.
+    let result = unsafe { control_rsocket(set, operation, rsocket, &raw mut event) };
+    if result != 0 && operation == EPOLL_CTL_ADD && errno::get() == libc::EEXIST {
+        // By another descriptor of the socket.
+        // SAFETY: as above.
+        unsafe { control_rsocket(set, EPOLL_CTL_MOD, rsocket, &raw mut event) };
+    }
+    errno::set(error);
+}
+
 /// An rsocket is closed.
 pub(crate) fn forget_rsocket(rsocket: c_int) {
     for (set, members) in sets().iter_mut() {

@@ -41,6 +41,23 @@ pub(crate) enum Face {
     },
     /// A connection of the process that forked this one.
     Parents,
+    /// A UDP socket that this process made and that has nothing beside it yet.
+    Udp(Udp),
+    /// A UDP socket with a companion, an rsocket.
+    Datagram { rsocket: c_int, slot: Slot },
+    /// A UDP socket with a companion in the process that forked this one.
+    ParentsDatagram,
+}
+
+/// A UDP socket without a companion.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Udp {
+    /// Datagrams that it has sent, up to 255.
+    pub(crate) sent: u8,
+    /// The program has given it its address.
+    pub(crate) is_bound: bool,
+    /// A thread makes the companion.
+    pub(crate) making: bool,
 }
 
 impl Face {
@@ -57,6 +74,12 @@ impl Face {
             }
             Self::Parents => 5 << 32,
             Self::Plain(slot) => 6 << 32 | u64::from(slot.0) << 41,
+            Self::Udp(udp) => {
+                let flags = u64::from(udp.is_bound) << 8 | u64::from(udp.making) << 9;
+                7 << 32 | flags | u64::from(udp.sent)
+            }
+            Self::Datagram { rsocket, slot } => 8 << 32 | u64::from(slot.0) << 41 | number(rsocket),
+            Self::ParentsDatagram => 9 << 32,
         }
     }
 
@@ -76,6 +99,16 @@ impl Face {
             },
             5 => Self::Parents,
             6 => Self::Plain(slot),
+            7 => Self::Udp(Udp {
+                sent: low.to_le_bytes()[0],
+                is_bound: low >> 8 & 1 == 1,
+                making: low >> 9 & 1 == 1,
+            }),
+            8 => Self::Datagram {
+                rsocket: low.cast_signed(),
+                slot,
+            },
+            9 => Self::ParentsDatagram,
             _ => return None,
         })
     }
@@ -99,6 +132,18 @@ pub(crate) fn replace(fd: c_int, face: Option<Face>) -> Option<Face> {
     let chunk = chunk.get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK]));
     let word = face.map_or(0, Face::pack);
     Face::unpack(chunk.get(at % CHUNK)?.swap(word, Ordering::SeqCst))
+}
+
+/// Changes a face if it is still `before`.
+pub(crate) fn change(fd: c_int, before: Face, after: Face) -> bool {
+    let chunk = usize::try_from(fd)
+        .ok()
+        .and_then(|at| CHUNKS.get(at / CHUNK)?.get()?.get(at % CHUNK));
+    let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+    chunk.is_some_and(|word| {
+        let changed = word.compare_exchange(before.pack(), after.pack(), success, failure);
+        changed.is_ok()
+    })
 }
 
 /// Number of threads that wait at a descriptor of the kernel's; `None` where no descriptor has the number.
@@ -195,13 +240,31 @@ mod tests {
             },
             Face::Parents,
             Face::Plain(Slot(12)),
+            Face::Udp(Udp {
+                sent: 255,
+                is_bound: false,
+                making: true,
+            }),
+            Face::Udp(Udp {
+                sent: 7,
+                is_bound: true,
+                making: false,
+            }),
+            Face::Datagram {
+                rsocket: 70_000,
+                slot: Slot(4096),
+            },
+            Face::ParentsDatagram,
         ] {
             assert_eq!(replace(fd, Some(face)), before);
             assert_eq!(get(fd), Some(face));
             assert!(all().contains(&(fd, face)));
             before = Some(face);
         }
-        assert_eq!(replace(fd, None), before);
+        let changed = Face::Plain(Slot(1));
+        assert!(!change(fd, Face::Socket, changed));
+        assert!(change(fd, Face::ParentsDatagram, changed));
+        assert_eq!(replace(fd, None), Some(changed));
         assert_eq!(get(fd), None);
     }
 }

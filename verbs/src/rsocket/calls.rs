@@ -4,6 +4,7 @@ use crate::abi::AF_IB;
 use crate::cm::addr::address;
 use crate::device::at_exit;
 use crate::ffi::{entry, minus_one, minus_one_making};
+use crate::rsocket::companion::socket::Companion;
 use crate::rsocket::datagram::socket::DatagramSocket;
 use crate::rsocket::iovec::{Vectors, many, one};
 use crate::rsocket::options;
@@ -20,8 +21,11 @@ use libc::{
 use nix::errno::Errno;
 use std::ffi::c_void;
 use std::net::SocketAddr;
-use std::os::fd::IntoRawFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::time::Duration;
+
+/// Beyond rdma-core, for the preload library: a companion of the UDP socket whose descriptor is the protocol.
+const DGIWARP_COMPANION: c_int = 0x6477_0003;
 
 /// Convention of calls that return a number of octets: -1 and errno.
 fn octets(body: impl FnOnce() -> Result<usize, Errno>) -> ssize_t {
@@ -99,6 +103,11 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
             (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
                 Socket::Datagram(DatagramSocket::new(v6)?).enter()
             }
+            (DGIWARP_COMPANION, 0..) => {
+                // SAFETY: the preload library's descriptor, which stays open for the call.
+                let udp = unsafe { BorrowedFd::borrow_raw(protocol) };
+                Socket::Companion(Companion::new(udp)?).enter()
+            }
             _ => Err(Errno::ENOTSUP),
         }
     })
@@ -115,6 +124,7 @@ pub(crate) unsafe extern "C" fn rbind(fd: c_int, to: *const sockaddr, length: so
                 options::bind_udp(datagram.udp(), to)?;
                 datagram.begin().map(|()| 0)
             }
+            Socket::Companion(_) => Err(Errno::EOPNOTSUPP),
         }
     })
 }
@@ -155,6 +165,7 @@ pub(crate) unsafe extern "C" fn rconnect(
         match socket {
             Socket::Stream(stream) => stream.connect(to).map(|()| 0),
             Socket::Datagram(datagram) => datagram.connect(to).map(|()| 0),
+            Socket::Companion(_) => Err(Errno::EOPNOTSUPP),
         }
     })
 }
@@ -181,6 +192,7 @@ pub(crate) extern "C" fn rclose(fd: c_int) -> c_int {
         match socket {
             Socket::Stream(stream) => stream.close(),
             Socket::Datagram(datagram) => datagram.close(),
+            Socket::Companion(companion) => companion.close(),
         }
         Ok(0)
     })
@@ -214,6 +226,10 @@ unsafe fn receive(
             };
             Ok((count, Some(source)))
         }
+        Socket::Companion(companion) => {
+            let taken = companion.receive(&mut to, flags)?;
+            Ok((taken.octets, Some(taken.source)))
+        }
     }
 }
 
@@ -236,6 +252,7 @@ unsafe fn send(
             connection.send(&mut from, stream.sending(flags))
         }
         Socket::Datagram(datagram) => datagram.send(&mut from, to, datagram.waiting(flags)),
+        Socket::Companion(companion) => companion.send(&mut from, to),
     }
 }
 
@@ -428,6 +445,7 @@ pub(crate) unsafe extern "C" fn rgetpeername(
         let peer = match Socket::get(fd)? {
             Socket::Stream(stream) => stream.peer_addr(),
             Socket::Datagram(datagram) => datagram.udp().peer_addr().ok(),
+            Socket::Companion(_) => None,
         };
         // SAFETY: the program's room.
         unsafe { write_address(peer.ok_or(Errno::ENOTCONN)?, to, length) }.map(|()| 0)
@@ -446,6 +464,7 @@ pub(crate) unsafe extern "C" fn rgetsockname(
                 let local = datagram.udp().local_addr();
                 local.map_err(|error| crate::ffi::errno::of_io(&error))?
             }
+            Socket::Companion(_) => return Err(Errno::EOPNOTSUPP),
         };
         // SAFETY: the program's room.
         unsafe { write_address(local, to, length) }.map(|()| 0)
@@ -507,7 +526,7 @@ pub(crate) extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_long) -> 
             F_GETFD | F_SETFD => own_fcntl(fd, command, argument),
             F_DUPFD => match socket {
                 Socket::Stream(stream) => Ok(stream.mailbox.duplicate(argument)?.into_raw_fd()),
-                Socket::Datagram(_) => Err(Errno::ENOTSUP),
+                Socket::Datagram(_) | Socket::Companion(_) => Err(Errno::ENOTSUP),
             },
             _ => Err(Errno::ENOTSUP),
         }

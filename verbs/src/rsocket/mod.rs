@@ -1,12 +1,13 @@
 //! Rsockets, `rsocket(7)`: the socket interface of `librdmacm.so.1`.
 //!
 //! The protocol is that of `dgiwarp_sockets`; [`stream::connection`] drives one stream on a connected queue pair, [`datagram::socket`] a socket with
-//! a UD queue pair. Descriptors that programs have are numbers of event descriptors of our own ([`table`]), readable while a listener has a request or an attempt to connect
+//! a UD queue pair, and [`companion`] those of UDP sockets of the kernel. Descriptors that programs have are numbers of event descriptors of our own ([`table`]), readable while a listener has a request or an attempt to connect
 //! has ended. Calls wait in [`wait`]: for completions, for the program's other descriptors, and for threads that took completions of theirs.
 //!
 //! Lock order: the members of a poll set, the table, the state of a socket, the state of its connection. Events of the stack are recorded under a lock of their own ([`events`]).
 
 mod calls;
+mod companion;
 mod datagram;
 mod device;
 mod edges;

@@ -1,6 +1,7 @@
 //! `rsetsockopt(3)`, `rgetsockopt(3)`, and flags of descriptors.
 
 use crate::ffi::load;
+use crate::rsocket::companion::socket::Companion;
 use crate::rsocket::settings::send_octets;
 use crate::rsocket::stream::keepalive;
 use crate::rsocket::stream::socket::StreamSocket;
@@ -30,6 +31,14 @@ const RDMA_ROUTE: c_int = 4;
 const DGIWARP_LANE: c_int = 0x6477_0001;
 /// Likewise: ends and errors of a connection are those of TCP.
 const DGIWARP_TCP: c_int = 0x6477_0002;
+/// Likewise, of companions of UDP sockets: they are marked, until the descriptor is readable that is the value, or 0 for none.
+const DGIWARP_OFFER: c_int = 0x6477_0004;
+/// A companion of this destination is looked for; a number is the peer of a connected socket.
+const DGIWARP_ASK: c_int = 0x6477_0005;
+/// The socket was connected, or is no more.
+const DGIWARP_CONNECTED: c_int = 0x6477_0006;
+/// The socket is the kernel's from now on.
+const DGIWARP_RETIRE: c_int = 0x6477_0007;
 
 /// Most entries of a queue.
 const MAX_ENTRIES: u32 = 0xfffe;
@@ -50,6 +59,7 @@ pub(super) fn file_flags(socket: &Socket) -> c_int {
     match socket {
         Socket::Stream(stream) => stream.lock().options.file_flags,
         Socket::Datagram(datagram) => datagram.lock().file_flags,
+        Socket::Companion(_) => 0,
     }
 }
 
@@ -57,6 +67,7 @@ pub(super) fn set_file_flags(socket: &Socket, flags: c_int) {
     match socket {
         Socket::Stream(stream) => stream.lock().options.file_flags = flags,
         Socket::Datagram(datagram) => datagram.lock().file_flags = flags,
+        Socket::Companion(_) => {}
     }
 }
 
@@ -105,6 +116,16 @@ pub(super) unsafe fn set(
             }
             Ok(())
         }
+        (Socket::Companion(companion), SOL_RDMA) => {
+            let to = if size > size_of::<c_int>() {
+                // SAFETY: the preload library's address.
+                Some(unsafe { crate::cm::addr::address::read(value.cast()) }?)
+            } else {
+                None
+            };
+            change(companion, name, number, to)
+        }
+        (Socket::Companion(_), _) => Err(Errno::ENOTSUP),
         (Socket::Stream(stream), SOL_RDMA) if name == DGIWARP_TCP => stream.be_tcp(),
         (Socket::Stream(stream), SOL_RDMA) => {
             let mut state = stream.lock();
@@ -142,6 +163,33 @@ pub(super) unsafe fn set(
             Ok(())
         }
         (Socket::Stream(_), _) => Err(Errno::ENOTSUP),
+    }
+}
+
+/// An option of a companion.
+fn change(
+    companion: &Companion,
+    name: c_int,
+    number: c_int,
+    to: Option<SocketAddr>,
+) -> Result<(), Errno> {
+    match name {
+        DGIWARP_OFFER => {
+            if number > 0 {
+                Companion::watch_bell(number)?;
+            }
+            companion.offer()
+        }
+        DGIWARP_ASK => companion.ask(to),
+        DGIWARP_CONNECTED => {
+            companion.connected();
+            Ok(())
+        }
+        DGIWARP_RETIRE => {
+            companion.retire();
+            Ok(())
+        }
+        _ => Err(Errno::ENOTSUP),
     }
 }
 
@@ -252,6 +300,11 @@ pub(super) unsafe fn get(
                 _ => Err(Errno::last()),
             }
         }
+        Socket::Companion(companion) if level == SOL_RDMA && name == DGIWARP_LANE => {
+            write(&c_int::from(companion.is_lane()).to_ne_bytes());
+            Ok(())
+        }
+        Socket::Companion(_) => Err(Errno::ENOTSUP),
         Socket::Datagram(datagram) => {
             let sizes = datagram.lock().sizes;
             write(&size(&sizes, name).ok_or(Errno::ENOTSUP)?.to_ne_bytes());

@@ -30,7 +30,13 @@ pub(super) fn rpoll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, Errno> 
     let start = now();
     let wait = u64::try_from(timeout).ok().map(Duration::from_millis);
     let deadline = wait.map(|wait| start + wait);
-    let spin_until = start + settings.polling_time.min(wait.unwrap_or(Duration::MAX));
+    let mut sockets = watched.iter().filter_map(|it| it.socket.as_ref());
+    let polling_time = if sockets.any(Socket::polls) {
+        settings.polling_time
+    } else {
+        Duration::ZERO
+    };
+    let spin_until = start + polling_time.min(wait.unwrap_or(Duration::MAX));
     loop {
         let ready = check(fds, &watched)?;
         if ready > 0 || timeout == 0 {

@@ -212,7 +212,12 @@ impl PollSet {
         let start = now();
         let wait = u64::try_from(timeout).ok().map(Duration::from_millis);
         let deadline = wait.map(|wait| start + wait);
-        let spin_until = start + settings.polling_time.min(wait.unwrap_or(Duration::MAX));
+        let polling_time = if self.lock().sockets.iter().any(|it| it.socket.polls()) {
+            settings.polling_time
+        } else {
+            Duration::ZERO
+        };
+        let spin_until = start + polling_time.min(wait.unwrap_or(Duration::MAX));
         loop {
             let count = self.collect(room)?;
             if count > 0 || timeout == 0 {

@@ -1,6 +1,7 @@
 //! The sockets of the process by their descriptors.
 
 use crate::ffi::fork::ProcessTable;
+use crate::rsocket::companion::socket::Companion;
 use crate::rsocket::datagram::socket::DatagramSocket;
 use crate::rsocket::edges::{Edges, Interest};
 use crate::rsocket::stream::socket::StreamSocket;
@@ -15,6 +16,8 @@ use std::sync::atomic::Ordering;
 pub(super) enum Socket {
     Stream(Arc<StreamSocket>),
     Datagram(Arc<DatagramSocket>),
+    /// Beside a UDP socket of the program.
+    Companion(Arc<Companion>),
 }
 
 static SOCKETS: ProcessTable<Vec<Option<Socket>>> = ProcessTable::new(Vec::new());
@@ -24,7 +27,7 @@ pub(crate) fn yield_port(port: u16) -> usize {
     let sockets: Vec<_> = SOCKETS.lock().iter().flatten().cloned().collect();
     let yields = |socket: &&Socket| match socket {
         Socket::Stream(stream) => stream.yield_port(port),
-        Socket::Datagram(_) => false,
+        Socket::Datagram(_) | Socket::Companion(_) => false,
     };
     sockets.iter().filter(yields).count()
 }
@@ -47,6 +50,7 @@ impl Socket {
         match self {
             Self::Stream(stream) => stream.mailbox.fd(),
             Self::Datagram(datagram) => datagram.fd(),
+            Self::Companion(companion) => companion.fd(),
         }
     }
 
@@ -75,7 +79,8 @@ impl Socket {
         match (self, other) {
             (Self::Stream(one), Self::Stream(other)) => Arc::ptr_eq(one, other),
             (Self::Datagram(one), Self::Datagram(other)) => Arc::ptr_eq(one, other),
-            (Self::Stream(_), Self::Datagram(_)) | (Self::Datagram(_), Self::Stream(_)) => false,
+            (Self::Companion(one), Self::Companion(other)) => Arc::ptr_eq(one, other),
+            (Self::Stream(_) | Self::Datagram(_) | Self::Companion(_), _) => false,
         }
     }
 
@@ -87,7 +92,7 @@ impl Socket {
     pub(super) fn stream(fd: c_int) -> Result<Arc<StreamSocket>, Errno> {
         match Self::get(fd)? {
             Self::Stream(stream) => Ok(stream),
-            Self::Datagram(_) => Err(Errno::EOPNOTSUPP),
+            Self::Datagram(_) | Self::Companion(_) => Err(Errno::EOPNOTSUPP),
         }
     }
 
@@ -103,6 +108,8 @@ impl Socket {
         match self {
             Self::Stream(it) => it.nonblocking.store(nonblocking, Ordering::Relaxed),
             Self::Datagram(it) => it.nonblocking.store(nonblocking, Ordering::Relaxed),
+            // Its calls never wait.
+            Self::Companion(_) => {}
         }
     }
 
@@ -116,20 +123,23 @@ impl Socket {
         match self {
             Self::Stream(stream) => stream.check(events),
             Self::Datagram(datagram) => (datagram.check(events), None),
+            Self::Companion(companion) => {
+                let (found, edges) = companion.check(events);
+                (found, Some(edges))
+            }
         }
     }
 
     /// Prepares the calling thread to sleep until an event, unless one is there: that is the error.
     pub(super) fn arm(&self, interest: Interest, waker: RawFd) -> Result<[pollfd; 2], c_short> {
+        let unused = pollfd {
+            fd: -1,
+            events: 0,
+            revents: 0,
+        };
         match self {
-            Self::Stream(stream) => {
-                let unused = pollfd {
-                    fd: -1,
-                    events: 0,
-                    revents: 0,
-                };
-                stream.arm(interest, waker).map(|it| [it, unused])
-            }
+            Self::Stream(stream) => stream.arm(interest, waker).map(|it| [it, unused]),
+            Self::Companion(companion) => companion.arm(interest, waker).map(|it| [it, unused]),
             Self::Datagram(datagram) => datagram.arm(interest.events, waker),
         }
     }
@@ -139,6 +149,15 @@ impl Socket {
         match self {
             Self::Stream(stream) => stream.disarm(waker),
             Self::Datagram(datagram) => datagram.disarm(waker),
+            Self::Companion(companion) => companion.disarm(waker),
+        }
+    }
+
+    /// Whether a call that waits polls for a while before it sleeps.
+    pub(super) fn polls(&self) -> bool {
+        match self {
+            Self::Stream(_) | Self::Datagram(_) => true,
+            Self::Companion(companion) => companion.has_routes(),
         }
     }
 }

@@ -20,7 +20,7 @@ static END: AtomicUsize = AtomicUsize::new(0);
 const LEAST: RawFd = 1024;
 
 /// Takes a new socket of this crate's over: gives it a high number where that is allowed, and records it.
-pub(crate) fn adopt<S: Into<OwnedFd> + From<OwnedFd>>(socket: S) -> S {
+pub fn adopt<S: Into<OwnedFd> + From<OwnedFd>>(socket: S) -> S {
     let fd = move_up(socket.into(), LEAST);
     note(&fd);
     fd.into()

@@ -26,7 +26,7 @@ unsafe fn copy_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
     let connection = match way(to) {
         Way::Rsocket(connection) => connection,
         Way::Fails(error) => return errno::fail(error),
-        Way::Kernel(_) => return errno::fail(libc::EINVAL),
+        Way::Kernel(_) | Way::Datagram(_) => return errno::fail(libc::EINVAL),
     };
     let mut at = if offset.is_null() {
         // SAFETY: numbers only.
@@ -187,12 +187,12 @@ unsafe extern "C" fn splice(
         (true, false) => match way(from) {
             Way::Rsocket(it) => to_pipe(it, to, size, if waits { 0 } else { MSG_DONTWAIT }),
             Way::Fails(error) => errno::fail(error),
-            Way::Kernel(_) => errno::fail(libc::EINVAL),
+            Way::Kernel(_) | Way::Datagram(_) => errno::fail(libc::EINVAL),
         },
         (false, true) => match way(to) {
             Way::Rsocket(it) => from_pipe(from, it, size, waits && !kernel::is_nonblocking(to)),
             Way::Fails(error) => errno::fail(error),
-            Way::Kernel(_) => errno::fail(libc::EINVAL),
+            Way::Kernel(_) | Way::Datagram(_) => errno::fail(libc::EINVAL),
         },
     }
 }

@@ -1,6 +1,7 @@
 //! Calls that send and receive octets.
 
-use crate::functions::{Way, way};
+use crate::functions::datagrams;
+use crate::functions::{Way, way, way_in};
 use crate::records::Connection;
 use crate::system::{errno, next, rsockets};
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
@@ -25,25 +26,32 @@ pub(super) fn refused(flags: c_int) -> Option<c_int> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn read(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
-    match way(fd) {
+    match way_in(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel(slot) => slot.received(unsafe { next::read(fd, to, size) }, 0),
         Way::Rsocket(_) if size == 0 => 0,
         // SAFETY: the caller's arguments.
         Way::Rsocket(it) => it.received(unsafe { rsockets::rrecv(it.rsocket, to, size, 0) }, 0),
+        Way::Datagram(_) if size == 0 => 0,
+        // SAFETY: the caller's arguments.
+        Way::Datagram(it) => unsafe { datagrams::receive_one(fd, it, to, size, 0) },
         Way::Fails(error) => errno::fail(error),
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
-    match way(fd) {
+    match way_in(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel(slot) => slot.received(unsafe { next::readv(fd, to, count) }, 0),
         // SAFETY: the caller's arguments.
         Way::Rsocket(_) if unsafe { are_empty(to, count) } => 0,
         // SAFETY: the caller's arguments.
         Way::Rsocket(it) => it.received(unsafe { rsockets::rreadv(it.rsocket, to, count) }, 0),
+        // SAFETY: the caller's arguments.
+        Way::Datagram(_) if unsafe { are_empty(to, count) } => 0,
+        // SAFETY: the caller's arguments.
+        Way::Datagram(it) => unsafe { datagrams::receive_many(fd, it, to, count) },
         Way::Fails(error) => errno::fail(error),
     }
 }
@@ -63,7 +71,7 @@ unsafe fn are_empty(vectors: *const iovec, count: c_int) -> bool {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, size: size_t, flags: c_int) -> ssize_t {
-    match way(fd) {
+    match way_in(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel(slot) => slot.received(unsafe { next::recv(fd, to, size, flags) }, flags),
         Way::Rsocket(it) => match refused(flags) {
@@ -74,6 +82,8 @@ unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, size: size_t, flags: c_int
                 flags,
             ),
         },
+        // SAFETY: the caller's arguments.
+        Way::Datagram(it) => unsafe { datagrams::receive_one(fd, it, to, size, flags) },
         Way::Fails(error) => errno::fail(error),
     }
 }
@@ -87,12 +97,17 @@ unsafe extern "C" fn recvfrom(
     from: *mut sockaddr,
     length: *mut socklen_t,
 ) -> ssize_t {
-    if let Way::Kernel(slot) = way(fd) {
-        // SAFETY: the caller's arguments.
-        return slot.received(
-            unsafe { next::recvfrom(fd, to, size, flags, from, length) },
-            flags,
-        );
+    match way_in(fd) {
+        Way::Kernel(slot) => {
+            // SAFETY: the caller's arguments.
+            let result = unsafe { next::recvfrom(fd, to, size, flags, from, length) };
+            return slot.received(result, flags);
+        }
+        Way::Datagram(it) => {
+            // SAFETY: the caller's arguments.
+            return unsafe { datagrams::receive_from(fd, it, (to, size), flags, (from, length)) };
+        }
+        Way::Rsocket(_) | Way::Fails(_) => {}
     }
     // SAFETY: the caller's arguments.
     let result = unsafe { recv(fd, to, size, flags) };
@@ -113,6 +128,8 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, size: size_t) -> ssiz
             let result = unsafe { rsockets::rsend(it.rsocket, from, size, 0) };
             sent(it, result, 0)
         }
+        // SAFETY: the caller's arguments.
+        Way::Datagram(it) => unsafe { datagrams::send_one(fd, it, from, size, 0) },
         Way::Fails(error) => errno::fail(error),
     }
 }
@@ -129,6 +146,12 @@ unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssiz
             let result = unsafe { rsockets::rwritev(it.rsocket, from, count) };
             sent(it, result, 0)
         }
+        // SAFETY: the caller's arguments.
+        Way::Datagram(_) if unsafe { are_empty(from, count) } => unsafe {
+            next::writev(fd, from, count)
+        },
+        // SAFETY: the caller's arguments.
+        Way::Datagram(it) => unsafe { datagrams::send_many(fd, it, from, count) },
         Way::Fails(error) => errno::fail(error),
     }
 }
@@ -144,6 +167,8 @@ unsafe extern "C" fn send(fd: c_int, from: *const c_void, size: size_t, flags: c
             let result = unsafe { rsockets::rsend(it.rsocket, from, size, flags) };
             sent(it, result, flags)
         }
+        // SAFETY: the caller's arguments.
+        Way::Datagram(it) => unsafe { datagrams::send_one(fd, it, from, size, flags) },
         Way::Fails(error) => errno::fail(error),
     }
 }
@@ -158,9 +183,16 @@ unsafe extern "C" fn sendto(
     to: *const sockaddr,
     length: socklen_t,
 ) -> ssize_t {
-    if let Way::Kernel(slot) = way(fd) {
-        // SAFETY: the caller's arguments.
-        return slot.sent(unsafe { next::sendto(fd, from, size, flags, to, length) });
+    match way(fd) {
+        Way::Kernel(slot) => {
+            // SAFETY: the caller's arguments.
+            return slot.sent(unsafe { next::sendto(fd, from, size, flags, to, length) });
+        }
+        Way::Datagram(it) => {
+            // SAFETY: the caller's arguments.
+            return unsafe { datagrams::send_to(fd, it, (from, size), flags, (to, length)) };
+        }
+        Way::Rsocket(_) | Way::Fails(_) => {}
     }
     // SAFETY: the caller's arguments.
     unsafe { send(fd, from, size, flags) }

@@ -1,5 +1,6 @@
 //! epoll(7).
 
+use crate::datagrams;
 use crate::functions::poll::{masked, millis};
 use crate::listener;
 use crate::process;
@@ -42,6 +43,19 @@ unsafe extern "C" fn epoll_ctl(
         Some(Face::Connection { rsocket, .. }) if process::is_owner() => {
             // SAFETY: the caller's event.
             return unsafe { sets::control_rsocket(set, operation, rsocket, event) };
+        }
+        Some(Face::Udp(_) | Face::Datagram { .. } | Face::ParentsDatagram) => {
+            let companion = datagrams::companion(fd);
+            // SAFETY: the caller's arguments.
+            let result = unsafe { next::epoll_ctl(set, operation, fd, event) };
+            if result == 0
+                && let Some(companion) = companion
+            {
+                // SAFETY: NULL, or the caller's event.
+                let event = unsafe { event.as_ref() }.copied();
+                sets::accompany(set, operation, companion.rsocket, event);
+            }
+            return result;
         }
         Some(Face::Listener(id)) => Some(id),
         Some(Face::Socket) => None,

@@ -1,11 +1,14 @@
 //! Calls with message headers.
 
 use crate::functions::data::{refused, sent};
-use crate::functions::{Way, way};
+use crate::functions::datagrams;
+use crate::functions::poll::millis;
+use crate::functions::{Way, way, way_in};
 use crate::records::Connection;
 use crate::system::{errno, next, rsockets};
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 use std::ptr;
+use std::time::{Duration, Instant};
 
 /// A header without addresses and ancillary data, of which connections have none.
 ///
@@ -26,12 +29,14 @@ unsafe fn plain(message: *const msghdr) -> Option<msghdr> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let connection = match way(fd) {
+    let connection = match way_in(fd) {
         Way::Kernel(slot) => {
             // SAFETY: the caller's arguments.
             let result = unsafe { next::recvmsg(fd, message, flags) };
             return slot.received(result, flags);
         }
+        // SAFETY: the caller's arguments.
+        Way::Datagram(it) => return unsafe { datagrams::receive(fd, it, message, flags) },
         Way::Fails(error) => return errno::fail(error),
         Way::Rsocket(connection) => connection,
     };
@@ -58,6 +63,8 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     let connection = match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel(slot) => return slot.sent(unsafe { next::sendmsg(fd, message, flags) }),
+        // SAFETY: the caller's arguments.
+        Way::Datagram(it) => return unsafe { datagrams::send(fd, it, message, flags) },
         Way::Fails(error) => return errno::fail(error),
         Way::Rsocket(connection) => connection,
     };
@@ -119,7 +126,7 @@ unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    let way = way(fd);
+    let way = way_in(fd);
     if let Way::Kernel(slot) = way {
         // SAFETY: the caller's arguments.
         let done = unsafe { next::recvmmsg(fd, messages, count, flags, timeout) };
@@ -140,8 +147,32 @@ unsafe extern "C" fn recvmmsg(
         // SAFETY: one of the caller's headers.
         unsafe { recvmsg(fd, message, flags | more) }
     };
+    if !matches!(way, Way::Datagram(_)) {
+        // SAFETY: the caller's headers.
+        return unsafe { each(messages, count, receive) };
+    }
+    // SAFETY: the caller's time.
+    let Ok(time) = (unsafe { millis(timeout) }) else {
+        return errno::fail(libc::EINVAL);
+    };
+    let deadline = u64::try_from(time).map(|it| now() + Duration::from_millis(it));
+    let mut ended = false;
+    let until = |message, n| {
+        // As the kernel does, behind each datagram alone.
+        if ended {
+            return errno::fail(libc::EAGAIN);
+        }
+        let result = receive(message, n);
+        ended = deadline.is_ok_and(|it| now() >= it);
+        result
+    };
     // SAFETY: the caller's headers.
-    unsafe { each(messages, count, receive) }
+    unsafe { each(messages, count, until) }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the call has a deadline")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 #[unsafe(no_mangle)]

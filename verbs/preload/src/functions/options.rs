@@ -1,6 +1,7 @@
 //! Options, names and flags of sockets.
 
 use crate::connect::take_timeouts;
+use crate::datagrams;
 use crate::functions::setup::duplicated;
 use crate::process;
 use crate::system::address::{self, length_of};
@@ -22,7 +23,10 @@ fn rsocket(fd: c_int) -> Option<c_int> {
         | Face::Listener(_)
         | Face::PollSet { .. }
         | Face::Parents
-        | Face::Plain(_) => None,
+        | Face::Plain(_)
+        | Face::Udp(_)
+        | Face::Datagram { .. }
+        | Face::ParentsDatagram => None,
     }
 }
 
@@ -55,6 +59,10 @@ unsafe extern "C" fn setsockopt(
 ) -> c_int {
     // SAFETY: the caller's arguments.
     let result = unsafe { next::setsockopt(fd, level, name, value, length) };
+    if result == 0 && matches!(table::get(fd), Some(Face::Udp(_) | Face::Datagram { .. })) {
+        // SAFETY: the caller's value, which the kernel has taken.
+        datagrams::option_set(fd, level, name, unsafe { is_on(value, length) });
+    }
     let Some(rsocket) = rsocket(fd).filter(|_| result == 0) else {
         return result;
     };
@@ -67,6 +75,18 @@ unsafe extern "C" fn setsockopt(
         _ => {}
     }
     result
+}
+
+/// Whether a value of an option is more than a number of zero.
+///
+/// # Safety
+/// `value` is NULL or has `length` octets.
+unsafe fn is_on(value: *const c_void, length: socklen_t) -> bool {
+    if value.is_null() || length != length_of::<c_int>() {
+        return length > 0;
+    }
+    // SAFETY: as many octets as a number has, of any alignment.
+    unsafe { value.cast::<c_int>().read_unaligned() != 0 }
 }
 
 #[unsafe(no_mangle)]
@@ -148,6 +168,17 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     let on = match table::get(fd) {
         Some(Face::Connection { rsocket, .. }) => rsocket,
         Some(Face::Parents) => return errno::fail(process::refuse()),
+        Some(Face::Datagram { rsocket, .. })
+            if request == libc::FIONREAD && !argument.is_null() =>
+        {
+            if let Some(octets) = datagrams::first(rsocket) {
+                // SAFETY: the program's number.
+                unsafe { argument.cast::<c_int>().write(octets) };
+                return 0;
+            }
+            // SAFETY: the caller's arguments.
+            return unsafe { next::ioctl(fd, request, argument) };
+        }
         // SAFETY: the caller's arguments.
         _ => return unsafe { next::ioctl(fd, request, argument) },
     };

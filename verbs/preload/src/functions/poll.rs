@@ -1,5 +1,6 @@
 //! Readiness of several descriptors: poll(2) and select(2).
 
+use crate::datagrams;
 use crate::listener;
 use crate::sets;
 use crate::system::{errno, kernel, next, rsockets};
@@ -51,15 +52,21 @@ pub(super) unsafe fn millis(time: *const timespec) -> Result<c_int, c_int> {
 fn has_more(fd: c_int) -> bool {
     matches!(
         table::get(fd),
-        Some(Face::Listener(_) | Face::Connection { .. })
+        Some(
+            Face::Listener(_)
+                | Face::Connection { .. }
+                | Face::Udp(_)
+                | Face::Datagram { .. }
+                | Face::ParentsDatagram
+        )
     )
 }
 
-/// Descriptors of a call, with rsockets in place of faces, and behind them the queues of listeners.
+/// Descriptors of a call, with rsockets in place of faces, and behind them the queues of listeners and the companions of UDP sockets.
 struct Expanded {
     fds: Vec<pollfd>,
-    /// Listener of each queue, by position.
-    listeners: Vec<usize>,
+    /// Socket of each of these, by position.
+    sockets: Vec<usize>,
     has_rsockets: bool,
 }
 
@@ -67,7 +74,7 @@ impl Expanded {
     fn new(fds: &[pollfd]) -> Self {
         let mut expanded = Self {
             fds: fds.to_vec(),
-            listeners: Vec::new(),
+            sockets: Vec::new(),
             has_rsockets: false,
         };
         for (at, fd) in fds.iter().enumerate() {
@@ -84,7 +91,16 @@ impl Expanded {
                     if let Some(queue) = listener::queue(fd.fd, id) {
                         sets::add_bell(fd.fd, queue.bell);
                         expanded.fds.push(kernel::readable(queue.bell));
-                        expanded.listeners.push(at);
+                        expanded.sockets.push(at);
+                    }
+                }
+                Some(Face::Udp(_) | Face::Datagram { .. } | Face::ParentsDatagram)
+                    if fd.events & (POLLIN | POLLRDNORM) != 0 =>
+                {
+                    if let Some(companion) = datagrams::companion(fd.fd) {
+                        expanded.has_rsockets = true;
+                        expanded.fds.push(kernel::readable(companion.rsocket));
+                        expanded.sockets.push(at);
                     }
                 }
                 _ => {}
@@ -112,10 +128,10 @@ impl Expanded {
             };
         }
         let behind = self.fds.get(fds.len()..).unwrap_or_default();
-        for (at, queue) in self.listeners.iter().zip(behind) {
-            if queue.revents != 0 {
-                let listener = &mut fds[*at];
-                listener.revents |= listener.events & (POLLIN | POLLRDNORM);
+        for (at, beside) in self.sockets.iter().zip(behind) {
+            if beside.revents != 0 {
+                let socket = &mut fds[*at];
+                socket.revents |= socket.events & (POLLIN | POLLRDNORM);
             }
         }
         let ready = fds.iter().filter(|it| it.revents != 0).count();

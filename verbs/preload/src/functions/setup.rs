@@ -1,15 +1,17 @@
 //! Calls that make, connect and close sockets.
 
 use crate::connect;
+use crate::datagrams;
 use crate::listener;
 use crate::process;
 use crate::records::{self, Connection};
 use crate::rules::Direction;
 use crate::sets;
 use crate::system::{address, errno, kernel, next, report, rsockets};
-use crate::table::{self, Face};
+use crate::table::{self, Face, Udp};
 use libc::{
-    SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, c_int, c_uint, sockaddr, socklen_t,
+    SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, c_int, c_uint, sockaddr,
+    socklen_t,
 };
 use std::sync::PoisonError;
 
@@ -25,6 +27,13 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
         process::begin();
         records::replace(fd, Some(Face::Socket));
     }
+    let is_udp = matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && plain == SOCK_DGRAM
+        && matches!(protocol, 0 | libc::IPPROTO_UDP);
+    if fd >= 0 && is_udp {
+        process::begin();
+        records::replace(fd, Some(Face::Udp(Udp::default())));
+    }
     fd
 }
 
@@ -36,17 +45,24 @@ unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, length: socklen_t) -> 
     }
     // SAFETY: the caller's arguments.
     let result = unsafe { next::bind(fd, to, length) };
+    if result == 0 {
+        datagrams::bound(fd);
+    }
     if result == 0 || errno::get() != libc::EADDRINUSE {
         return result;
     }
-    let is_udp = kernel::option(fd, SOL_SOCKET, libc::SO_TYPE) == Some(libc::SOCK_DGRAM);
+    let is_udp = kernel::option(fd, SOL_SOCKET, libc::SO_TYPE) == Some(SOCK_DGRAM);
     // SAFETY: the caller's address.
     let address = unsafe { address::read(to, length) }.filter(|_| is_udp);
     if !address.is_some_and(|it| listener::yield_port(it.port())) {
         return errno::fail(libc::EADDRINUSE);
     }
     // SAFETY: the caller's arguments.
-    unsafe { next::bind(fd, to, length) }
+    let result = unsafe { next::bind(fd, to, length) };
+    if result == 0 {
+        datagrams::bound(fd);
+    }
+    result
 }
 
 #[unsafe(no_mangle)]
@@ -174,6 +190,9 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
     }
     // SAFETY: the caller's arguments.
     let result = unsafe { next::connect(fd, to, length) };
+    if let (0, Some(Face::Datagram { rsocket, .. })) = (result, table::get(fd)) {
+        rsockets::connected(rsocket);
+    }
     let begun = result == 0 || errno::get() == libc::EINPROGRESS;
     if begun && table::get(fd) == Some(Face::Socket) {
         let error = errno::get();
@@ -207,6 +226,14 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
             result
         }
         Some(Face::Parents) => errno::fail(process::refuse()),
+        Some(Face::Udp(_) | Face::Datagram { .. }) => {
+            // SAFETY: the caller's arguments.
+            let result = unsafe { next::shutdown(fd, how) };
+            if result == 0 {
+                datagrams::retire(fd, "a direction was shut down");
+            }
+            result
+        }
         // SAFETY: the caller's arguments.
         _ => unsafe { next::shutdown(fd, how) },
     }
@@ -225,7 +252,7 @@ fn leave(fd: c_int) -> Option<Connection> {
             sets::forget(fd);
             listener::leave(id);
         }
-        Face::Connection { rsocket, slot } => {
+        Face::Connection { rsocket, slot } | Face::Datagram { rsocket, slot } => {
             let mut shared = table::shared();
             let state = shared.get_mut(&rsocket)?;
             state.faces -= 1;
@@ -241,7 +268,7 @@ fn leave(fd: c_int) -> Option<Connection> {
         }
         Face::PollSet { poll_set, .. } => sets::close(fd, Some(poll_set)),
         Face::Plain(slot) => slot.leave(),
-        Face::Parents => {}
+        Face::Parents | Face::Udp(_) | Face::ParentsDatagram => {}
     }
     None
 }
@@ -297,18 +324,22 @@ unsafe extern "C" fn closefrom(first: c_int) {
 
 /// Gives a duplicate its face.
 pub(super) fn duplicated(fd: c_int, to: c_int) {
+    if matches!(table::get(fd), Some(Face::Udp(_))) && to >= 0 && fd != to {
+        // Both have one companion.
+        datagrams::companion(fd);
+    }
     let Some(face) = table::get(fd).filter(|_| to >= 0 && fd != to && process::is_owner()) else {
         return;
     };
     match face {
         Face::Listener(id) => listener::share(id),
-        Face::Connection { rsocket, .. } => {
+        Face::Connection { rsocket, .. } | Face::Datagram { rsocket, .. } => {
             if let Some(shared) = table::shared().get_mut(&rsocket) {
                 shared.faces += 1;
             }
         }
         Face::Plain(slot) => slot.share(),
-        Face::Socket | Face::Parents => {}
+        Face::Socket | Face::Parents | Face::Udp(_) | Face::ParentsDatagram => {}
         // The duplicate has the kernel's members.
         Face::PollSet { .. } => return,
     }

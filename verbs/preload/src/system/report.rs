@@ -74,6 +74,27 @@ pub(crate) fn listener(address: SocketAddr, reason: Option<&str>) {
     });
 }
 
+/// A UDP socket takes datagrams by a queue pair.
+pub(crate) fn companion(address: SocketAddr) {
+    info(|| format!("UDP socket {address} takes datagrams by a queue pair"));
+}
+
+/// Datagrams of a UDP socket go by its queue pair, the first of them now.
+pub(crate) fn datagrams_upgraded(address: Option<SocketAddr>) {
+    UPGRADED.fetch_add(1, Ordering::Relaxed);
+    info(|| format!("datagrams of {} upgraded", text_of(address)));
+}
+
+/// A UDP socket stays the system's alone.
+pub(crate) fn datagrams_plain(address: Option<SocketAddr>, reason: &str) {
+    PLAIN.fetch_add(1, Ordering::Relaxed);
+    info(|| format!("datagrams of {} plain: {reason}", text_of(address)));
+}
+
+fn text_of(address: Option<SocketAddr>) -> String {
+    address.map_or_else(|| "an unknown address".to_owned(), |it| it.to_string())
+}
+
 /// Counts of the process, at its end.
 pub(crate) extern "C" fn summary() {
     let [upgraded, plain] = [&UPGRADED, &PLAIN].map(|it| it.load(Ordering::Relaxed));

@@ -91,6 +91,12 @@ pub(crate) fn local(rsocket: c_int) -> Option<SocketAddr> {
 const SOL_RDMA: c_int = 0x10000;
 const DGIWARP_LANE: c_int = 0x6477_0001;
 const DGIWARP_TCP: c_int = 0x6477_0002;
+/// Companions of UDP sockets: their kind, with the socket's descriptor for the protocol, and what is done with them.
+const DGIWARP_COMPANION: c_int = 0x6477_0003;
+const DGIWARP_OFFER: c_int = 0x6477_0004;
+const DGIWARP_ASK: c_int = 0x6477_0005;
+const DGIWARP_CONNECTED: c_int = 0x6477_0006;
+const DGIWARP_RETIRE: c_int = 0x6477_0007;
 
 /// Whether a connection goes by shared memory.
 pub(crate) fn is_lane(rsocket: c_int) -> bool {
@@ -115,6 +121,53 @@ pub(crate) fn be_tcp(rsocket: c_int) {
     let value = (&raw const on).cast();
     // SAFETY: a number, and its length.
     unsafe { rsetsockopt(rsocket, SOL_RDMA, DGIWARP_TCP, value, length_of::<c_int>()) };
+}
+
+/// A companion of a UDP socket.
+pub(crate) fn companion(fd: c_int) -> Option<c_int> {
+    // SAFETY: numbers only.
+    let rsocket = unsafe { rsocket(libc::AF_INET, DGIWARP_COMPANION, fd) };
+    (rsocket >= 0).then_some(rsocket)
+}
+
+/// # Safety
+/// `value` has `length` octets.
+unsafe fn change(companion: c_int, name: c_int, value: *const c_void, length: socklen_t) -> bool {
+    // SAFETY: the caller's value.
+    unsafe { rsetsockopt(companion, SOL_RDMA, name, value, length) == 0 }
+}
+
+fn change_by(companion: c_int, name: c_int, number: c_int) -> bool {
+    let value = (&raw const number).cast();
+    // SAFETY: a number, and its length.
+    unsafe { change(companion, name, value, length_of::<c_int>()) }
+}
+
+/// Marks a companion, for as long as `bell` is not readable.
+pub(crate) fn offer(companion: c_int, bell: c_int) -> bool {
+    change_by(companion, DGIWARP_OFFER, bell)
+}
+
+/// Looks for the companion of a destination; NULL is the peer of a connected socket.
+///
+/// # Safety
+/// `to` is NULL or has `length` octets.
+pub(crate) unsafe fn ask(companion: c_int, to: *const sockaddr, length: socklen_t) -> bool {
+    if to.is_null() {
+        return change_by(companion, DGIWARP_ASK, 0);
+    }
+    // SAFETY: the caller's address.
+    unsafe { change(companion, DGIWARP_ASK, to.cast(), length) }
+}
+
+/// The socket of a companion was connected, or is no more.
+pub(crate) fn connected(companion: c_int) {
+    change_by(companion, DGIWARP_CONNECTED, 0);
+}
+
+/// The socket of a companion is the kernel's from now on.
+pub(crate) fn retire(companion: c_int) {
+    change_by(companion, DGIWARP_RETIRE, 0);
 }
 
 /// Takes the error that no call has reported (`SO_ERROR`); 0 is none.

@@ -32,15 +32,29 @@ pub(in crate::rsocket) struct Queues {
 
 impl Queues {
     pub(in crate::rsocket) fn new(sizes: &Config, v6: bool) -> Result<Self, Errno> {
-        let device = device()?;
-        let failed = |error| errno::of(error);
         // As rdma-core counts them: a slot for each 2,048 octets of buffer.
         let slots = |entries: u16, octets: u32| {
             let fit = u16::try_from(octets / Config::LOW_WATER).unwrap_or(u16::MAX);
             usize::from(entries.min(fit).clamp(1, MAX_SLOTS))
         };
+        let any: SocketAddr = if v6 {
+            (Ipv6Addr::UNSPECIFIED, 0).into()
+        } else {
+            (Ipv4Addr::UNSPECIFIED, 0).into()
+        };
         let sends = slots(sizes.send_entries, sizes.send_octets);
         let receives = slots(sizes.receive_entries, sizes.receive_octets);
+        Self::with(sends, receives, any)
+    }
+
+    /// A queue pair with this many slots of each direction, at an address.
+    pub(in crate::rsocket) fn with(
+        sends: usize,
+        receives: usize,
+        at: SocketAddr,
+    ) -> Result<Self, Errno> {
+        let device = device()?;
+        let failed = |error| errno::of(error);
         let buffer = |n| Buffer::zeroed(n * SLOT).map_err(|error| errno::of_io(&error));
         let (send, receive) = (buffer(sends)?, buffer(receives)?);
         let register = |buffer: &Buffer, access| device.pd.register(buffer.region(), access);
@@ -51,13 +65,8 @@ impl Queues {
             .rnic
             .create_cq_on(sends + receives, &channel)
             .map_err(failed)?;
-        let any: SocketAddr = if v6 {
-            (Ipv6Addr::UNSPECIFIED, 0).into()
-        } else {
-            (Ipv4Addr::UNSPECIFIED, 0).into()
-        };
         let attr = UdQpAttr {
-            bind: Some(any),
+            bind: Some(at),
             qkey: QKEY,
             ..UdQpAttr::from(QpAttr {
                 max_send_wr: sends,

@@ -71,7 +71,7 @@ impl Cli {
     pub(crate) fn wants(&self, socket: &Socket) -> bool {
         let listens = socket.record.state == State::Listen;
         let kind = self.all || listens == self.listening;
-        kind && (!self.plain || socket.record.way == Way::Tcp)
+        kind && (!self.plain || matches!(socket.record.way, Way::Tcp | Way::Udp))
     }
 }
 

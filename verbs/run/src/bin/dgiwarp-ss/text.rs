@@ -30,6 +30,8 @@ pub(crate) fn way(way: Way) -> &'static str {
         Way::Rsocket => "rsocket",
         Way::Rc => "rc",
         Way::Lane => "lane",
+        Way::Udp => "udp",
+        Way::Ud => "ud",
     }
 }
 
