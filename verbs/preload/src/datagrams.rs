@@ -98,7 +98,9 @@ fn make(fd: c_int, udp: Udp) -> Option<Connection> {
     let error = errno::get();
     let made = allowed(fd).and_then(|()| {
         let no = "the socket has no companion";
+        let bell = children::companions_bell().ok_or("descriptors are scarce")?;
         let rsocket = rsockets::companion(fd).ok_or(no)?;
+        rsockets::set_bell(rsocket, bell);
         if kernel::has_descriptors(kernel::lowest_free(fd)) {
             return Ok(rsocket);
         }
@@ -178,8 +180,7 @@ fn offer(fd: c_int, companion: Connection) {
     let reason = if policy::decide(local.port(), Direction::Listen, Protocol::Udp) == Some(false) {
         Some("a rule")
     } else {
-        let bell = children::companions_bell().unwrap_or(0);
-        let offered = kernel::without_signals(|| rsockets::offer(companion.rsocket, bell));
+        let offered = kernel::without_signals(|| rsockets::offer(companion.rsocket));
         (!offered).then_some("another socket has the mark of the address")
     };
     match reason {

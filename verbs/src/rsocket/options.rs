@@ -1,6 +1,7 @@
 //! `rsetsockopt(3)`, `rgetsockopt(3)`, and flags of descriptors.
 
 use crate::ffi::load;
+use crate::rsocket::companion::exchange;
 use crate::rsocket::companion::socket::Companion;
 use crate::rsocket::settings::send_octets;
 use crate::rsocket::stream::keepalive;
@@ -31,7 +32,7 @@ const RDMA_ROUTE: c_int = 4;
 const DGIWARP_LANE: c_int = 0x6477_0001;
 /// Likewise: ends and errors of a connection are those of TCP.
 const DGIWARP_TCP: c_int = 0x6477_0002;
-/// Likewise, of companions of UDP sockets: they are marked, until the descriptor is readable that is the value, or 0 for none.
+/// Likewise, of companions of UDP sockets: they are marked.
 const DGIWARP_OFFER: c_int = 0x6477_0004;
 /// A companion of this destination is looked for; a number is the peer of a connected socket.
 const DGIWARP_ASK: c_int = 0x6477_0005;
@@ -39,6 +40,8 @@ const DGIWARP_ASK: c_int = 0x6477_0005;
 const DGIWARP_CONNECTED: c_int = 0x6477_0006;
 /// The socket is the kernel's from now on.
 const DGIWARP_RETIRE: c_int = 0x6477_0007;
+/// All companions of the process end once this descriptor is readable.
+const DGIWARP_BELL: c_int = 0x6477_0008;
 
 /// Most entries of a queue.
 const MAX_ENTRIES: u32 = 0xfffe;
@@ -174,12 +177,7 @@ fn change(
     to: Option<SocketAddr>,
 ) -> Result<(), Errno> {
     match name {
-        DGIWARP_OFFER => {
-            if number > 0 {
-                Companion::watch_bell(number)?;
-            }
-            companion.offer()
-        }
+        DGIWARP_OFFER => companion.offer(),
         DGIWARP_ASK => companion.ask(to),
         DGIWARP_CONNECTED => {
             companion.connected();
@@ -187,6 +185,10 @@ fn change(
         }
         DGIWARP_RETIRE => {
             companion.retire();
+            Ok(())
+        }
+        DGIWARP_BELL => {
+            exchange::set_bell(number);
             Ok(())
         }
         _ => Err(Errno::ENOTSUP),

@@ -97,6 +97,7 @@ const DGIWARP_OFFER: c_int = 0x6477_0004;
 const DGIWARP_ASK: c_int = 0x6477_0005;
 const DGIWARP_CONNECTED: c_int = 0x6477_0006;
 const DGIWARP_RETIRE: c_int = 0x6477_0007;
+const DGIWARP_BELL: c_int = 0x6477_0008;
 
 /// Whether a connection goes by shared memory.
 pub(crate) fn is_lane(rsocket: c_int) -> bool {
@@ -143,9 +144,14 @@ fn change_by(companion: c_int, name: c_int, number: c_int) -> bool {
     unsafe { change(companion, name, value, length_of::<c_int>()) }
 }
 
-/// Marks a companion, for as long as `bell` is not readable.
-pub(crate) fn offer(companion: c_int, bell: c_int) -> bool {
-    change_by(companion, DGIWARP_OFFER, bell)
+/// Marks a companion.
+pub(crate) fn offer(companion: c_int) -> bool {
+    change_by(companion, DGIWARP_OFFER, 0)
+}
+
+/// Sets the descriptor that ends all companions of the process when it becomes readable.
+pub(crate) fn set_bell(companion: c_int, bell: c_int) {
+    change_by(companion, DGIWARP_BELL, bell);
 }
 
 /// Looks for the companion of a destination; NULL is the peer of a connected socket.

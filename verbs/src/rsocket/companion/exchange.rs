@@ -22,6 +22,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
@@ -32,7 +33,7 @@ const MAX_ENTRIES: usize = 1024;
 /// Milliseconds for which the thread pauses where the process has no descriptors left.
 const SCARCE: c_int = 10;
 /// Key of the descriptor that asks for the end of all companions.
-const BELL: u64 = 0;
+const OF_BELL: u64 = 0;
 
 /// Octet behind which a peer takes datagrams of the other end.
 const OPEN: u8 = 1;
@@ -71,6 +72,14 @@ struct Entries {
 
 static EXCHANGE: ProcessTable<Option<Arc<Exchange>>> = ProcessTable::new(None);
 
+/// Descriptor of the preload library that becomes readable where the process's UDP sockets are to be the kernel's alone from now on; 0 is none.
+static BELL: AtomicI32 = AtomicI32::new(0);
+
+/// Sets the descriptor, before the first mark or route.
+pub(in crate::rsocket) fn set_bell(bell: c_int) {
+    BELL.store(bell, Ordering::Relaxed);
+}
+
 /// The exchange of the process, begun with the first mark or route.
 pub(super) fn exchange() -> Result<Arc<Exchange>, Errno> {
     let mut exchange = EXCHANGE.lock();
@@ -81,6 +90,13 @@ pub(super) fn exchange() -> Result<Arc<Exchange>, Errno> {
         epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
         entries: Mutex::default(),
     });
+    let bell = BELL.load(Ordering::Relaxed);
+    if bell > 0 {
+        // SAFETY: the preload library never closes it.
+        let bell = unsafe { BorrowedFd::borrow_raw(bell) };
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, OF_BELL);
+        begun.epoll.add(bell, event)?;
+    }
     let theirs = Arc::clone(&begun);
     let spawned = thread::Builder::new()
         .name("dgiwarp-udp".to_owned())
@@ -106,13 +122,6 @@ fn is_own_user(connection: impl AsFd) -> bool {
 impl Exchange {
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Watches a descriptor that becomes readable where the process's UDP sockets are to be the kernel's alone from now on.
-    pub(super) fn watch_bell(&self, bell: BorrowedFd<'_>) {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, BELL);
-        // Watched already where it was added before.
-        let _ = self.epoll.add(bell, event);
     }
 
     /// Enters a socket. Returns its number.
@@ -192,7 +201,7 @@ impl Exchange {
             };
             for event in events.iter().take(count) {
                 match event.data() {
-                    BELL => return self.close(),
+                    OF_BELL => return self.close(),
                     key => self.handle(key),
                 }
             }
@@ -334,15 +343,4 @@ fn part_of_peer(part: Part) -> Option<(SocketAddr, bool)> {
         Part::Server(peer) => Some((peer?, false)),
         Part::Mark => None,
     }
-}
-
-/// Watches a descriptor of the preload library.
-pub(super) fn watch_bell(fd: c_int) -> Result<(), Errno> {
-    if fd < 0 {
-        return Err(Errno::EBADF);
-    }
-    let exchange = exchange()?;
-    // SAFETY: the preload library never closes it.
-    exchange.watch_bell(unsafe { BorrowedFd::borrow_raw(fd) });
-    Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::cm::addr::address;
 use crate::cm::udp::param::QKEY;
 use crate::ffi::errno;
-use crate::rsocket::companion::exchange::{self, Exchange, exchange};
+use crate::rsocket::companion::exchange::{Exchange, exchange};
 use crate::rsocket::companion::rivals::has_port_alone;
 use crate::rsocket::companion::routes::{NewRoute, Routes};
 use crate::rsocket::datagram::queues::{Queues, RECEIVE, SLOT};
@@ -181,11 +181,6 @@ impl Companion {
         let name = mark_name(local, state.peer);
         state.mark = Some(exchange()?.mark(&name, self.me.clone())?);
         Ok(())
-    }
-
-    /// Ends all companions of the process once a descriptor is readable.
-    pub(in crate::rsocket) fn watch_bell(fd: c_int) -> Result<(), Errno> {
-        exchange::watch_bell(fd)
     }
 
     /// The program has connected the socket, or ended that. Routes to others end.
