@@ -177,6 +177,16 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian],
     },
     Package {
+        name: "sip-tester",
+        proof: Proof::Program("sipp"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "sockperf",
+        proof: Proof::Program("sockperf"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "netcat-traditional",
         proof: Proof::Program("nc.traditional"),
         groups: &[Name::Debian],

@@ -30,6 +30,7 @@ mod sanitizers;
 mod services;
 mod sockets;
 mod sockets_ss;
+mod sockets_udp;
 mod symbols;
 mod traffic;
 mod valgrind;

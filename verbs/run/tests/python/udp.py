@@ -143,6 +143,8 @@ def ask_again(host, port, servers):
     for server in servers:
         words = server.split()
         child = os.spawnvp(os.P_NOWAIT, words[0], words)
+        # A destination that had no queue pair is asked again after a second.
+        time.sleep(1)
         to = made(host)
         for it in [to, connected]:
             answer(it, (host, port), b"first of " + server.encode(), 20)
@@ -249,7 +251,28 @@ def collect(host, port):
     print("all came")
 
 
+def elsewhere(host, port):
+    """Datagrams to a port of another host reach no socket of this one."""
+    server = made("0.0.0.0", port)
+    server.settimeout(5)
+    it = made(host)
+    for n in range(50):
+        it.sendto(b"%d" % n, (host, port))
+        assert server.recv(10) == b"%d" % n
+    for n in range(50):
+        try:
+            it.sendto(b"not for this host", ("192.0.2.77", port))
+        except OSError:
+            pass
+    time.sleep(0.2)
+    for n in range(50):
+        it.sendto(b"%d" % n, (host, port))
+        assert server.recv(100) == b"%d" % n
+    print("none came")
+
+
 MODES = {
+    "elsewhere": elsewhere,
     "serve": serve,
     "serve-poll": serve_by(by_poll),
     "serve-select": serve_by(by_select),

@@ -4,6 +4,6 @@
 //! of and to all others are no concern of theirs. So no socket gets an octet that its peer's program has not sent.
 
 pub(super) mod exchange;
-mod rivals;
+mod host;
 mod routes;
 pub(super) mod socket;

@@ -43,8 +43,8 @@ struct Destination {
 /// Queue pair that datagrams are taken of.
 #[derive(Debug)]
 struct Known {
-    /// Port of the peer's socket.
-    port: u16,
+    /// Address of the peer's socket to which datagrams go, or from which they came.
+    address: SocketAddr,
     ended: Option<Instant>,
 }
 
@@ -105,7 +105,7 @@ impl Routes {
     /// Enters a route, and takes datagrams of the peer's queue pair where it is known. Returns the number of one that it replaces.
     pub(super) fn enter(&mut self, to: SocketAddr, new: NewRoute, now: Instant) -> Option<u64> {
         if let Some(qpn) = new.takes_from {
-            self.take_from(qpn, to.port());
+            self.take_from(qpn, to);
         }
         let route = Route {
             key: new.key,
@@ -118,8 +118,12 @@ impl Routes {
         self.routes.insert(to, route).map(|it| it.key)
     }
 
-    fn take_from(&mut self, qpn: u16, port: u16) {
-        self.known.insert(qpn, Known { port, ended: None });
+    fn take_from(&mut self, qpn: u16, address: SocketAddr) {
+        let known = Known {
+            address,
+            ended: None,
+        };
+        self.known.insert(qpn, known);
     }
 
     /// The peer takes datagrams, at this queue pair or at the one that it has named before. Those of its are taken from now on.
@@ -130,7 +134,7 @@ impl Routes {
         route.qpn = qpn.or(route.named);
         let is_open = route.qpn.is_some();
         if let Some(qpn) = qpn {
-            self.take_from(qpn, to.port());
+            self.take_from(qpn, to);
         }
         is_open
     }
@@ -151,7 +155,7 @@ impl Routes {
         }
         self.routes.remove(&to);
         self.known.retain(|_, known| {
-            if known.port == to.port() && known.ended.is_none() {
+            if known.address == to && known.ended.is_none() {
                 known.ended = Some(now);
             }
             known
@@ -173,9 +177,12 @@ impl Routes {
 
     /// Whether a datagram is of a peer: it came from the peer's queue pair, and names the socket beside that.
     pub(super) fn is_peers(&self, came_from: SocketAddr, source: SocketAddr) -> bool {
-        let known = self.known.get(&came_from.port());
-        known.is_some_and(|known| known.port == source.port())
-            && came_from.ip().to_canonical() == source.ip().to_canonical()
+        let ip = came_from.ip().to_canonical();
+        // A socket at all addresses answers from the one that the kernel takes, which may be another than the datagrams went to.
+        self.known.get(&came_from.port()).is_some_and(|known| {
+            known.address.port() == source.port()
+                && (ip == source.ip().to_canonical() || ip == known.address.ip())
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use crate::cm::addr::address;
 use crate::cm::udp::param::QKEY;
 use crate::ffi::errno;
 use crate::rsocket::companion::exchange::{Exchange, exchange};
-use crate::rsocket::companion::rivals::has_port_alone;
+use crate::rsocket::companion::host::{has_port_alone, is_own};
 use crate::rsocket::companion::routes::{NewRoute, Routes};
 use crate::rsocket::datagram::queues::{Queues, RECEIVE, SLOT};
 use crate::rsocket::edges::{Edges, Interest};
@@ -267,6 +267,10 @@ impl Companion {
         let Some(connection) = Exchange::connect(&mark_names(from, to))? else {
             return Err(Errno::ECONNREFUSED);
         };
+        // Sockets at all addresses have the name whoever the destination is.
+        if !is_own(to.ip()) {
+            return Err(Errno::EHOSTUNREACH);
+        }
         let qpn = self.begin(&mut state)?;
         let now = now();
         let room = state.routes.make_room(now).map_err(|_| Errno::ENOBUFS)?;
@@ -308,6 +312,7 @@ impl Companion {
         let is_at = to.port() == local.port() && (ip == to.ip() || ip.is_unspecified());
         is_family
             && is_at
+            && is_own(to.ip())
             && is_eligible(request.from)
             && match state.peer {
                 Some(peer) => peer == canonical(request.from),

@@ -1,6 +1,26 @@
-//! UDP sockets that share a port.
+//! Addresses of the host, and UDP sockets that share a port.
 
+use nix::ifaddrs::getifaddrs;
 use std::fs;
+use std::net::IpAddr;
+
+/// Whether an address is one of this network namespace's.
+pub(super) fn is_own(ip: IpAddr) -> bool {
+    if ip.is_loopback() {
+        return true;
+    }
+    let Ok(mut all) = getifaddrs() else {
+        return false;
+    };
+    all.any(|it| {
+        let address = it.address;
+        address.is_some_and(|address| {
+            let v4 = address.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
+            let v6 = address.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip()));
+            v4.or(v6) == Some(ip)
+        })
+    })
+}
 
 /// Whether no other UDP socket of the network namespace has the port: one with the same address, or a more specific one, might be the kernel's choice.
 pub(super) fn has_port_alone(port: u16) -> bool {
@@ -39,6 +59,18 @@ mod tests {
         assert_eq!(count_in(text, 0x35), 2);
         assert_eq!(count_in(text, 0x3500), 1);
         assert_eq!(count_in(text, 1), 0);
+    }
+
+    #[test]
+    fn addresses_of_others_are_not_own() {
+        for (ip, own) in [("127.0.0.9", true), ("::1", true), ("192.0.2.77", false)] {
+            assert_eq!(is_own(ip.parse().unwrap()), own, "{ip}");
+        }
+        let routes = UdpSocket::bind("0.0.0.0:0").unwrap();
+        // Nothing is sent.
+        if routes.connect("192.0.2.77:9").is_ok() {
+            assert!(is_own(routes.local_addr().unwrap().ip()));
+        }
     }
 
     #[test]
