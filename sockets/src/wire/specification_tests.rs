@@ -1,7 +1,8 @@
 //! The examples of `rfc-notes/rsockets.md`, octet by octet.
 
 use super::{
-    ByteOrder, ConnectionData, Control, DatagramHeader, IoMap, Message, Operation, Sge, UdpHeader,
+    ByteOrder, ConnectionData, Control, DatagramHeader, IoMap, Message, Operation, RouteAnswer,
+    RouteRequest, Sge, UdpHeader,
 };
 
 const SPECIFICATION: &str = include_str!("../../../rfc-notes/rsockets.md");
@@ -33,7 +34,9 @@ fn every_example_is_checked() {
             "target",
             "io-map",
             "datagram-udp",
-            "datagram-ud-v6"
+            "datagram-ud-v6",
+            "route-request",
+            "route-answer"
         ]
     );
 }
@@ -57,6 +60,18 @@ fn connection_data() {
     };
     assert_eq!(data.emit()[..], example("connection"));
     assert_eq!(ConnectionData::parse(&example("connection")), Ok(data));
+}
+
+#[test]
+fn routes() {
+    let request = RouteRequest {
+        to: "127.0.0.1:5060".parse().unwrap(),
+        from: "127.0.0.1:5070".parse().unwrap(),
+        qpn: 40_000,
+    };
+    assert_eq!(request.emit()[..], example("route-request"));
+    let answer = RouteAnswer { qpn: Some(40_001) };
+    assert_eq!(answer.emit()[..], example("route-answer"));
 }
 
 #[test]

@@ -12,7 +12,7 @@ const PERSONA_HELP: &str = "what programs take the device for: roce (transport I
 /// Rules of the preload library of `dgiwarp-run --sockets`, which reads them itself.
 const SOCKETS_RULES: &str = "DGIWARP_SOCKETS_RULES";
 /// Help text of the rules.
-const SOCKETS_RULES_HELP: &str = "which TCP sockets become rsockets under dgiwarp-run --sockets: rules such as off:program=sshd:port=22:direction=listen, separated by commas, \
+const SOCKETS_RULES_HELP: &str = "which TCP and UDP sockets become rsockets under dgiwarp-run --sockets: rules such as off:program=sshd:port=22:direction=listen, separated by commas, \
      of which the first that applies decides; empty for all";
 
 /// An environment variable of this crate.

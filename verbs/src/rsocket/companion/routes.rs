@@ -126,7 +126,7 @@ impl Routes {
         self.known.insert(qpn, known);
     }
 
-    /// The peer takes datagrams, at this queue pair or at the one that it has named before. Those of its are taken from now on.
+    /// The peer takes datagrams, at this queue pair or at the one that it has named before. Datagrams of the former are taken from now on.
     pub(super) fn open(&mut self, to: SocketAddr, key: u64, qpn: Option<u16>) -> bool {
         let Some(route) = self.routes.get_mut(&to).filter(|it| it.key == key) else {
             return false;

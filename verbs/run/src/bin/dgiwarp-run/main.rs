@@ -30,7 +30,7 @@ use dgiwarp_cli::{Example, Program};
 #[command(name = "dgiwarp-run", version)]
 #[command(override_usage = "dgiwarp-run [--sockets] [PROGRAM [ARGUMENT]...]")]
 struct Cli {
-    /// TCP sockets of the program become rsockets where the peer has them too; the program needs no library of RDMA
+    /// TCP and UDP sockets of the program become rsockets where the peer has them too; the program needs no library of RDMA
     #[arg(long)]
     sockets: bool,
 
@@ -60,7 +60,7 @@ const PROGRAM: Program = Program {
         },
         Example {
             line: "dgiwarp-run --sockets redis-server &\ndgiwarp-run --sockets redis-cli ping",
-            about: "Programs of TCP sockets over RDMA; plain clients are served too.",
+            about: "Programs of TCP or UDP sockets over RDMA; plain clients are served too.",
         },
     ],
     sections: &[(

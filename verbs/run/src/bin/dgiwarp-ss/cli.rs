@@ -29,7 +29,7 @@ const PROGRAM: Program = Program {
         (
             "Columns",
             "State: LISTEN, SYN-SENT (a plain connection that the program has begun and not used), ESTAB, CLOSING (closed by the program, or its sending direction is).\n\
-             Way: lane (rsocket, shared memory of one host), rc (rsocket, iWARP over TCP), rsocket (a listener that takes them), tcp (the system's).\n\
+             Way: lane (rsocket, shared memory of one host), rc (rsocket, iWARP over TCP), rsocket (a listener that takes them), tcp (the system's); of UDP sockets lane or ud (with a queue pair, as far as peers have one), udp (the system's).\n\
              Recv, Sent: octets that the program has received and sent.\n\
              Process: name, process number, descriptor (- where it is closed); then the reason of a socket that is the system's.",
         ),
