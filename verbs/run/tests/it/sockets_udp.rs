@@ -171,6 +171,47 @@ fn datagrams_between_hosts_are_plain() {
     session::run(&scene, Family::V4, &ends);
 }
 
+#[test]
+fn sockets_are_shown() {
+    let test = "sockets_udp_ss";
+    if !have(test, PYTHON.0, PYTHON.1) {
+        return;
+    }
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    drop(socket);
+    let mut command = Command::new("timeout");
+    command.args(["60", RUN, "--sockets", "python3"]);
+    command.arg(script("udp.py"));
+    command.args(["show", "127.0.0.1", &port.to_string()]);
+    let output = succeed(command.env("SS", env!("CARGO_BIN_EXE_dgiwarp-ss")));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines = text.lines().map(|it| serde_json::from_str(it).unwrap());
+    let objects: Vec<serde_json::Value> = lines.collect();
+    let sockets = objects.iter().filter(|it| it["kind"] == "socket");
+    let mut ways: Vec<_> = sockets
+        .map(|it| {
+            let way = it["way"].as_str().unwrap().replace("lane", "ud");
+            let octets = it["octets_sent"].as_u64().unwrap();
+            (way, octets, it["reason"].as_str().unwrap_or("").to_owned())
+        })
+        .collect();
+    ways.sort();
+    let row = |way: &str, octets, reason: &str| (way.to_owned(), octets, reason.to_owned());
+    assert_eq!(
+        ways,
+        [
+            // Without the first datagram, behind which the socket has waited first.
+            row("ud", 9_900, ""),
+            row("ud", 20_000, ""),
+            row("udp", 10_000, "an option of the socket"),
+        ],
+        "{text}"
+    );
+    let process = objects.iter().find(|it| it["kind"] == "process").unwrap();
+    assert_eq!([&process["upgraded"], &process["plain"]], [2, 1], "{text}");
+}
+
 /// Datagrams reach what has the address now, and the end of a server is reported as by the kernel.
 #[test]
 fn servers_are_killed_and_replaced() {

@@ -271,7 +271,25 @@ def elsewhere(host, port):
     print("none came")
 
 
+def show(host, port):
+    """Sockets of this process, as dgiwarp-ss has them."""
+    server = made(host, port)
+    it = made(host)
+    other = made(host)
+    other.setsockopt(socket.IPPROTO_IP, 12, 1)  # IP_RECVTTL
+    for n in range(100):
+        for end in [it, other]:
+            end.sendto(b"%100d" % n, (host, port))
+            _, source = server.recvfrom(100)
+            server.sendto(b"%100d" % n, source)
+            end.recv(100)
+    words = [os.environ["SS"], "--all", "--json", "-p", str(os.getpid())]
+    sys.stdout.flush()
+    os.waitpid(os.spawnve(os.P_NOWAIT, words[0], words, {}), 0)
+
+
 MODES = {
+    "show": show,
     "elsewhere": elsewhere,
     "serve": serve,
     "serve-poll": serve_by(by_poll),

@@ -199,3 +199,58 @@ pub(super) struct NewRoute {
     /// Queue pair of the peer.
     pub(super) takes_from: Option<u16>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rsocket::wait::now;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_destination_is_asked_behind_some_datagrams_and_then_once_a_second() {
+        let mut routes = Routes::default();
+        let (start, to) = (now(), address("127.0.0.1:9"));
+        let mut asked = |millis: u64, count: u32| {
+            let at = start + Duration::from_millis(millis);
+            (0..count).filter(|_| routes.count(to, at)).count()
+        };
+        assert_eq!(asked(0, FIRST - 1), 0);
+        assert_eq!(asked(0, 1000), 1);
+        assert_eq!(asked(999, 1000), 0);
+        assert_eq!(asked(1000, 1000), 1);
+    }
+
+    #[test]
+    fn destinations_are_bounded() {
+        let mut routes = Routes::default();
+        for port in 1..=u16::MAX {
+            routes.count(([127, 0, 0, 1], port).into(), now());
+            assert!(routes.destinations.len() <= MAX_DESTINATIONS);
+        }
+    }
+
+    #[test]
+    fn datagrams_of_strangers_are_not_taken() {
+        let mut routes = Routes::default();
+        let peer = address("127.0.0.2:9");
+        assert!(!routes.is_peers(address("127.0.0.2:40000"), peer));
+        routes.take_from(40_000, peer);
+        for (from, source, taken) in [
+            ("127.0.0.2:40000", "127.0.0.2:9", true),
+            ("[::ffff:127.0.0.2]:40000", "127.0.0.2:9", true),
+            // From all addresses.
+            ("127.0.0.1:40000", "127.0.0.1:9", true),
+            ("127.0.0.2:40000", "127.0.0.1:9", true),
+            // Another queue pair, port and host.
+            ("127.0.0.2:40001", "127.0.0.2:9", false),
+            ("127.0.0.2:40000", "127.0.0.2:10", false),
+            ("192.0.2.1:40000", "127.0.0.2:9", false),
+        ] {
+            let found = routes.is_peers(address(from), address(source));
+            assert_eq!(found, taken, "{source} from {from}");
+        }
+    }
+}
