@@ -86,14 +86,8 @@ impl RouteRequest {
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
         octets[..4].copy_from_slice(&TAG.to_be_bytes());
-        for (at, address) in [(4, self.to), (22, self.from)] {
-            let ip = match address.ip() {
-                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-                IpAddr::V6(v6) => v6,
-            };
-            octets[at..at + 16].copy_from_slice(&ip.octets());
-            octets[at + 16..at + 18].copy_from_slice(&address.port().to_be_bytes());
-        }
+        octets[4..22].copy_from_slice(&octets_of(self.to));
+        octets[22..40].copy_from_slice(&octets_of(self.from));
         octets[40..].copy_from_slice(&self.qpn.to_be_bytes());
         octets
     }
@@ -104,11 +98,13 @@ impl RouteRequest {
 pub struct RouteAnswer {
     /// Number of the queue pair; `None` is a refusal.
     pub qpn: Option<u16>,
+    /// Address that its datagrams to the other end come from.
+    pub source: SocketAddr,
 }
 
 impl RouteAnswer {
     /// Length of the message.
-    pub const LEN: usize = 6;
+    pub const LEN: usize = 24;
 
     /// Reads a message.
     ///
@@ -117,10 +113,11 @@ impl RouteAnswer {
     pub fn parse(octets: &[u8]) -> Result<Self, MalformedRoute> {
         let (tag, rest) = split_header::<4>(octets)?;
         check(*tag)?;
+        let (source, rest) = address(rest)?;
         let (qpn, _) = split_header::<2>(rest)?;
         let qpn = u16::from_be_bytes(*qpn);
         let qpn = (qpn != 0).then_some(qpn);
-        Ok(Self { qpn })
+        Ok(Self { qpn, source })
     }
 
     /// The message.
@@ -128,7 +125,8 @@ impl RouteAnswer {
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
         octets[..4].copy_from_slice(&TAG.to_be_bytes());
-        octets[4..].copy_from_slice(&self.qpn.unwrap_or(0).to_be_bytes());
+        octets[4..22].copy_from_slice(&octets_of(self.source));
+        octets[22..].copy_from_slice(&self.qpn.unwrap_or(0).to_be_bytes());
         octets
     }
 }
@@ -138,6 +136,17 @@ fn check(tag: [u8; 4]) -> Result<(), MalformedRoute> {
         TAG => Ok(()),
         other => Err(MalformedRoute::Tag(other)),
     }
+}
+
+fn octets_of(address: SocketAddr) -> [u8; 18] {
+    let ip = match address.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let mut octets = [0; 18];
+    octets[..16].copy_from_slice(&ip.octets());
+    octets[16..].copy_from_slice(&address.port().to_be_bytes());
+    octets
 }
 
 fn address(octets: &[u8]) -> Result<(SocketAddr, &[u8]), Truncated> {
@@ -165,7 +174,7 @@ mod tests {
             };
             prop_assert_eq!(RouteRequest::parse(&request.emit()), Ok(request));
             for qpn in [None, Some(qpn)] {
-                let answer = RouteAnswer { qpn };
+                let answer = RouteAnswer { qpn, source: request.to };
                 prop_assert_eq!(RouteAnswer::parse(&answer.emit()), Ok(answer));
             }
         }
@@ -220,7 +229,7 @@ mod tests {
         }
         assert_eq!(RouteRequest::parse(&[0; 42]), Err(MalformedRoute::Tag(0)));
         assert_eq!(
-            RouteAnswer::parse(&[1; 6]),
+            RouteAnswer::parse(&[1; 24]),
             Err(MalformedRoute::Tag(0x0101_0101))
         );
     }

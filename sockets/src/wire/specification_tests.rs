@@ -70,7 +70,10 @@ fn routes() {
         qpn: 40_000,
     };
     assert_eq!(request.emit()[..], example("route-request"));
-    let answer = RouteAnswer { qpn: Some(40_001) };
+    let answer = RouteAnswer {
+        qpn: Some(40_001),
+        source: request.to,
+    };
     assert_eq!(answer.emit()[..], example("route-answer"));
 }
 

@@ -313,9 +313,11 @@ impl Exchange {
         companion: &Arc<Companion>,
     ) -> Option<bool> {
         let request = RouteRequest::parse(message).ok()?;
-        let qpn = companion.admit(&request, key).ok();
+        let admitted = companion.admit(&request, key).ok();
+        let (qpn, source) = admitted.unzip();
+        let source = source.unwrap_or(request.to);
         self.set_part(key, Part::Server(Some(request.from)));
-        socket.write_all(&RouteAnswer { qpn }.emit()).ok()?;
+        socket.write_all(&RouteAnswer { qpn, source }.emit()).ok()?;
         Some(qpn.is_some())
     }
 
@@ -327,10 +329,11 @@ impl Exchange {
         mut socket: &File,
         companion: &Arc<Companion>,
     ) -> Option<bool> {
-        let qpn = RouteAnswer::parse(message).ok()?.qpn?;
+        let RouteAnswer { qpn, source } = RouteAnswer::parse(message).ok()?;
+        let qpn = qpn?;
         self.set_part(key, Part::Client(peer, true));
         // The peer's datagrams are taken before it sends any.
-        let opened = companion.open(peer, key, Some(qpn));
+        let opened = companion.open(peer, key, Some((qpn, source)));
         socket.write_all(&[OPEN]).ok()?;
         Some(opened)
     }

@@ -43,8 +43,10 @@ struct Destination {
 /// Queue pair that datagrams are taken of.
 #[derive(Debug)]
 struct Known {
-    /// Address of the peer's socket to which datagrams go, or from which they came.
-    address: SocketAddr,
+    /// Address of the peer's socket to which datagrams go.
+    to: SocketAddr,
+    /// Address from which they come: of a socket at all addresses, the one that the kernel takes.
+    source: SocketAddr,
     ended: Option<Instant>,
 }
 
@@ -105,7 +107,7 @@ impl Routes {
     /// Enters a route, and takes datagrams of the peer's queue pair where it is known. Returns the number of one that it replaces.
     pub(super) fn enter(&mut self, to: SocketAddr, new: NewRoute, now: Instant) -> Option<u64> {
         if let Some(qpn) = new.takes_from {
-            self.take_from(qpn, to);
+            self.take_from(qpn, to, to);
         }
         let route = Route {
             key: new.key,
@@ -118,23 +120,24 @@ impl Routes {
         self.routes.insert(to, route).map(|it| it.key)
     }
 
-    fn take_from(&mut self, qpn: u16, address: SocketAddr) {
+    fn take_from(&mut self, qpn: u16, to: SocketAddr, source: SocketAddr) {
         let known = Known {
-            address,
+            to,
+            source,
             ended: None,
         };
         self.known.insert(qpn, known);
     }
 
     /// The peer takes datagrams, at this queue pair or at the one that it has named before. Datagrams of the former are taken from now on.
-    pub(super) fn open(&mut self, to: SocketAddr, key: u64, qpn: Option<u16>) -> bool {
+    pub(super) fn open(&mut self, to: SocketAddr, key: u64, at: Option<(u16, SocketAddr)>) -> bool {
         let Some(route) = self.routes.get_mut(&to).filter(|it| it.key == key) else {
             return false;
         };
-        route.qpn = qpn.or(route.named);
+        route.qpn = at.map(|(qpn, _)| qpn).or(route.named);
         let is_open = route.qpn.is_some();
-        if let Some(qpn) = qpn {
-            self.take_from(qpn, to);
+        if let Some((qpn, source)) = at {
+            self.take_from(qpn, to, source);
         }
         is_open
     }
@@ -155,7 +158,7 @@ impl Routes {
         }
         self.routes.remove(&to);
         self.known.retain(|_, known| {
-            if known.address == to && known.ended.is_none() {
+            if known.to == to && known.ended.is_none() {
                 known.ended = Some(now);
             }
             known
@@ -178,10 +181,10 @@ impl Routes {
     /// Whether a datagram is of a peer: it came from the peer's queue pair, and names the socket beside that.
     pub(super) fn is_peers(&self, came_from: SocketAddr, source: SocketAddr) -> bool {
         let ip = came_from.ip().to_canonical();
-        // A socket at all addresses answers from the one that the kernel takes, which may be another than the datagrams went to.
         self.known.get(&came_from.port()).is_some_and(|known| {
-            known.address.port() == source.port()
-                && (ip == source.ip().to_canonical() || ip == known.address.ip())
+            known.source.port() == source.port()
+                && known.source.ip() == source.ip().to_canonical()
+                && [known.source.ip(), known.to.ip()].contains(&ip)
         })
     }
 }
@@ -237,17 +240,17 @@ mod tests {
         let mut routes = Routes::default();
         let peer = address("127.0.0.2:9");
         assert!(!routes.is_peers(address("127.0.0.2:40000"), peer));
-        routes.take_from(40_000, peer);
+        routes.take_from(40_000, peer, address("127.0.0.1:9"));
         for (from, source, taken) in [
-            ("127.0.0.2:40000", "127.0.0.2:9", true),
-            ("[::ffff:127.0.0.2]:40000", "127.0.0.2:9", true),
-            // From all addresses.
             ("127.0.0.1:40000", "127.0.0.1:9", true),
+            ("[::ffff:127.0.0.1]:40000", "127.0.0.1:9", true),
             ("127.0.0.2:40000", "127.0.0.1:9", true),
-            // Another queue pair, port and host.
-            ("127.0.0.2:40001", "127.0.0.2:9", false),
-            ("127.0.0.2:40000", "127.0.0.2:10", false),
-            ("192.0.2.1:40000", "127.0.0.2:9", false),
+            // Another queue pair, source and host.
+            ("127.0.0.1:40001", "127.0.0.1:9", false),
+            ("127.0.0.1:40000", "127.0.0.1:10", false),
+            ("127.0.0.2:40000", "127.0.0.2:9", false),
+            ("192.0.2.1:40000", "127.0.0.1:9", false),
+            ("192.0.2.1:40000", "192.0.2.1:9", false),
         ] {
             let found = routes.is_peers(address(from), address(source));
             assert_eq!(found, taken, "{source} from {from}");

@@ -285,8 +285,12 @@ impl Companion {
         Ok(())
     }
 
-    /// Gives a peer the queue pair, if datagrams to the address are this socket's.
-    pub(super) fn admit(&self, request: &RouteRequest, key: u64) -> Result<u16, Errno> {
+    /// Gives a peer the queue pair and the source of its datagrams, if datagrams to the address are this socket's.
+    pub(super) fn admit(
+        &self,
+        request: &RouteRequest,
+        key: u64,
+    ) -> Result<(u16, SocketAddr), Errno> {
         let local = self.local()?;
         let mut state = self.lock();
         if state.retired || state.mark.is_none() || !self.takes(&state, local, request) {
@@ -297,10 +301,11 @@ impl Companion {
         let room = state.routes.make_room(now).map_err(|_| Errno::ENOBUFS)?;
         let from = canonical(request.from);
         let route = self.new_route(&state, from, Some(request.qpn))?;
+        let source = route.source;
         let replaced = state.routes.enter(from, NewRoute { key, ..route }, now);
         drop(state);
         leave_exchange(room.into_iter().chain(replaced));
-        Ok(qpn)
+        Ok((qpn, source))
     }
 
     /// Whether the kernel gives this socket datagrams from one address to the other.
@@ -320,10 +325,10 @@ impl Companion {
             }
     }
 
-    /// A peer takes datagrams: at this queue pair, or at the one that it has named before.
-    pub(super) fn open(&self, peer: SocketAddr, key: u64, qpn: Option<u16>) -> bool {
+    /// A peer takes datagrams: at this queue pair, whose datagrams have this source, or at the one that it has named before.
+    pub(super) fn open(&self, peer: SocketAddr, key: u64, at: Option<(u16, SocketAddr)>) -> bool {
         let mut state = self.lock();
-        !state.retired && state.routes.open(canonical(peer), key, qpn)
+        !state.retired && state.routes.open(canonical(peer), key, at)
     }
 
     /// A route has ended.
