@@ -52,6 +52,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Process, Name::Debian, Name::Interop],
     },
     Package {
+        name: "iputils-ping",
+        proof: Proof::Program("ping"),
+        groups: &[Name::Process],
+    },
+    Package {
         name: "ethtool",
         proof: Proof::Program("ethtool"),
         groups: &[Name::Process, Name::Debian],
