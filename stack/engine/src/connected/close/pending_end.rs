@@ -1,7 +1,7 @@
 //! The end of a connection behind what was posted and requested before its reason.
 //!
 //! Work requests before the one that fails complete as if nothing were behind them, so that the first completion with an error is that of the reason, as on
-//! InfiniBand (specification volume 1, §9.9.2.3).
+//! InfiniBand.
 
 use dgiwarp_rdmap::stream::{Blamed, Peer, StreamError};
 
