@@ -188,6 +188,7 @@ impl RcEngine {
             immediate,
             self.rnr_deadline(),
             self.ack_deadline(),
+            self.answer_deadline(),
             self.deferred_end.map(|(_, until)| until),
         ];
         let first = earliest(deadlines);
@@ -201,6 +202,7 @@ impl RcEngine {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.time_out_detection(now);
         self.time_out_acks(now);
+        self.time_out_answers(now);
         self.rnr_timed_out |= self.rnr_deadline().is_some_and(|it| it <= now);
         self.deferred_end_due |= self.deferred_end.is_some_and(|(_, until)| until <= now);
         self.probe(now);

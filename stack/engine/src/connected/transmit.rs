@@ -103,6 +103,7 @@ impl RcEngine {
             }
         }
         self.begin_immediate_deadline(now);
+        self.begin_answer_deadline(now);
         // An invalidation is done when its turn has come.
         self.complete_sends(completions);
         if self.is_end_due() {

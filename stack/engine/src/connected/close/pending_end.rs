@@ -3,6 +3,8 @@
 //! Work requests before the one that fails complete as if nothing were behind them, so that the first completion with an error is that of the reason, as on
 //! InfiniBand.
 
+use std::time::{Duration, Instant};
+
 use dgiwarp_rdmap::stream::{Blamed, Peer, StreamError};
 
 use crate::connected::RcEnd;
@@ -11,6 +13,9 @@ use crate::connected::wqe::{Extent, RcSendWqe, RcWork};
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::Tables;
 
+/// Time for a peer to take the answers to its requests from before its error.
+const ANSWERED_FOR: Duration = Duration::from_secs(4);
+
 /// An end whose reason is known, and that others come before. No work request begins any more.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::connected) struct PendingEnd {
@@ -18,6 +23,21 @@ pub(in crate::connected) struct PendingEnd {
     /// Work request that is the reason, behind others that complete first. Without one the peer is the reason, and its requests from before are answered
     /// first.
     pub(in crate::connected) blamed: Option<u64>,
+    /// Deadline for the answers, from the first call that knows the time.
+    answered_until: Option<Instant>,
+    /// The deadline has passed.
+    timed_out: bool,
+}
+
+impl PendingEnd {
+    const fn new(end: RcEnd, blamed: Option<u64>) -> Self {
+        Self {
+            end,
+            blamed,
+            answered_until: None,
+            timed_out: false,
+        }
+    }
 }
 
 impl RcEngine {
@@ -34,7 +54,7 @@ impl RcEngine {
             self.finish(end, blamed, tables, completions);
             return;
         }
-        self.pending_end = Some(PendingEnd { end, blamed });
+        self.pending_end = Some(PendingEnd::new(end, blamed));
         // Acknowledgements of unsignaled work requests are wanted, too.
         if let Some(Extent { messages, .. }) = blamed.and_then(|it| self.sends.mark(it).copied()) {
             self.note_wanted(messages);
@@ -53,7 +73,7 @@ impl RcEngine {
         let is_dgiwarp = matches!(self.stream.dgiwarp_ext().peer(), Peer::Dgiwarp(_));
         let may_wait = is_dgiwarp && self.pending_end.is_none() && self.llp.may_send();
         if may_wait && self.stream.has_responses() {
-            self.pending_end = Some(PendingEnd { end, blamed: None });
+            self.pending_end = Some(PendingEnd::new(end, None));
         } else {
             self.finish(end, None, tables, completions);
         }
@@ -67,8 +87,33 @@ impl RcEngine {
                 Some(blamed) => self.sends.oldest() >= blamed,
                 None => !self.stream.has_responses(),
             };
-            self.end.is_none() && is_next && !self.is_amid()
+            self.end.is_none() && (pending.timed_out || is_next && !self.is_amid())
         })
+    }
+
+    /// Begins the time for the answers, if an end behind them is pending.
+    #[inline]
+    pub(in crate::connected) fn begin_answer_deadline(&mut self, now: Instant) {
+        if let Some(pending) = &mut self.pending_end
+            && pending.blamed.is_none()
+        {
+            pending.answered_until.get_or_insert(now + ANSWERED_FOR);
+        }
+    }
+
+    /// When the answers before the pending end are given up.
+    #[inline]
+    pub(in crate::connected) fn answer_deadline(&self) -> Option<Instant> {
+        let pending = self.pending_end.filter(|it| !it.timed_out)?;
+        pending.answered_until
+    }
+
+    /// Notes that the time for the answers is over; `make_fpdus` comes next.
+    pub(in crate::connected) fn time_out_answers(&mut self, now: Instant) {
+        let is_due = self.answer_deadline().is_some_and(|until| until <= now);
+        if let Some(pending) = &mut self.pending_end {
+            pending.timed_out |= is_due;
+        }
     }
 
     /// Ends the connection for the pending reason.
@@ -77,7 +122,7 @@ impl RcEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
-        if let Some(PendingEnd { end, blamed }) = self.pending_end {
+        if let Some(PendingEnd { end, blamed, .. }) = self.pending_end {
             self.finish(end, blamed, tables, completions);
         }
     }

@@ -13,7 +13,7 @@ over_each_llp! {
 }
 
 /// Time within which programs are promised the end.
-const PROMISED: Duration = Duration::from_secs(5);
+pub(super) const PROMISED: Duration = Duration::from_secs(5);
 
 const OUTLIVING: RcOptions = RcOptions {
     outlives_peer: true,
@@ -36,7 +36,7 @@ fn closes(end: &mut End, now: Instant) {
     end.work(|engine, tables, completed| engine.handle_end(now, TcpEnd::Fin, tables, completed));
 }
 
-fn runs_timers(end: &mut End, now: Instant) {
+pub(super) fn runs_timers(end: &mut End, now: Instant) {
     let tables = Tables {
         mrs: &end.mrs,
         recv_queue: &end.receives,

@@ -5,6 +5,7 @@ use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_memory::Access;
 
 use crate::connected::tests::detect_peer::{detected_pair, resume, settle};
+use crate::connected::tests::end::peer::{PROMISED, runs_timers};
 use crate::connected::tests::*;
 
 over_each_llp! {
@@ -16,6 +17,7 @@ over_each_llp! {
     the_reason_of_the_peer_stays_where_the_connection_is_lost,
     memory_that_goes_away_amid_a_message_ends_at_once,
     a_dgiwarp_peer_has_its_answers_before_the_terminate,
+    a_dgiwarp_peer_that_takes_no_answers_has_a_deadline,
     a_plain_peer_has_the_terminate_at_once,
     a_terminate_names_a_write,
     a_terminate_names_a_message,
@@ -190,6 +192,27 @@ fn a_dgiwarp_peer_has_its_answers_before_the_terminate(llp: Lower) {
     ];
     assert_eq!(outcomes(&client.completed.sent), expected);
     assert!(server.engine.end().is_some());
+}
+
+fn a_dgiwarp_peer_that_takes_no_answers_has_a_deadline(llp: Lower) {
+    let (mut client, mut server) = detected_pair(llp);
+    let memory = post_reads(&mut client, &server);
+    client.post(5, write(memory, 16_300, None), &[client.sge(0, 100)], false);
+    server.post_recv(10, 0, 100);
+    let began = now();
+    client.carry_to(&mut server, 1 << 20);
+    assert_eq!(server.engine.end(), None);
+    let until = server.engine.poll_timeout().expect("a deadline");
+    assert!(until > began && until < began + PROMISED);
+    runs_timers(&mut server, until - Duration::from_millis(1));
+    assert_eq!(server.engine.end(), None);
+    assert_eq!(server.engine.poll_timeout(), Some(until));
+    runs_timers(&mut server, until);
+    assert!(matches!(server.engine.end(), Some(RcEnd::Stream(_))));
+    assert_eq!(
+        outcomes(&server.completed.received),
+        [(10, WcStatus::Flushed)]
+    );
 }
 
 fn a_plain_peer_has_the_terminate_at_once(llp: Lower) {
