@@ -1,7 +1,6 @@
 //! The companion of one UDP socket.
 
 use crate::cm::addr::address;
-use crate::cm::udp::param::QKEY;
 use crate::ffi::errno;
 use crate::rsocket::companion::exchange::{Exchange, exchange};
 use crate::rsocket::companion::host::{has_port_alone, is_own};
@@ -10,8 +9,8 @@ use crate::rsocket::datagram::queues::{Queues, RECEIVE, SLOT};
 use crate::rsocket::edges::{Edges, Interest};
 use crate::rsocket::iovec::Vectors;
 use crate::rsocket::wait::{Waiters, now, readable};
-use dgiwarp::{Destination, Operation as WrOperation, SendWr, Wc, WcStatus};
-use dgiwarp_sockets::wire::{DatagramHeader, RouteRequest, mark_name, mark_names};
+use dgiwarp::{Wc, WcStatus};
+use dgiwarp_sockets::wire::{RouteRequest, mark_name, mark_names};
 use libc::{POLLIN, c_int, c_short, pollfd};
 use nix::errno::Errno;
 use nix::sys::socket::getsockopt;
@@ -374,12 +373,7 @@ impl Companion {
             });
         };
         let qpn = route.qpn.ok_or(KERNELS)?;
-        let mut head = [0; DatagramHeader::MAX_LEN];
-        let len = DatagramHeader {
-            source: route.source,
-        }
-        .emit(&mut head);
-        let ah = route.handle.clone();
+        let (source, ah) = (route.source, route.handle.clone());
         let slot = match queues.free.pop() {
             Some(slot) => slot,
             None => {
@@ -389,24 +383,9 @@ impl Companion {
             }
         };
         let queues = state.queues.as_mut().ok_or(KERNELS)?;
-        queues.send.write(slot * SLOT, &head[..len]);
-        from.copy_into(&queues.send, slot * SLOT + len, octets);
-        let wr = SendWr {
-            wr_id: u64::try_from(slot).unwrap_or(0),
-            operation: WrOperation::Send { immediate: None },
-            destination: Destination {
-                ah,
-                qpn,
-                qkey: QKEY,
-            },
-            sges: &[queues.send_mr.sge(slot * SLOT..slot * SLOT + len + octets)],
-            signaled: true,
-            solicited: false,
-        };
-        if queues.qp.post_send(&[wr]).is_err() {
-            queues.free.push(slot);
-            return Err(KERNELS);
-        }
+        queues
+            .send(slot, source, from, (ah, qpn))
+            .map_err(|_| KERNELS)?;
         Ok(octets)
     }
 
@@ -554,14 +533,7 @@ impl Companion {
     pub(in crate::rsocket) fn disarm(&self, waker: RawFd) {
         let mut state = self.lock();
         state.waiters.remove(waker);
-        let mut came = false;
-        if let Some(queues) = &state.queues {
-            while queues.channel.next_event(false).is_some() {
-                came = true;
-            }
-        }
-        if came {
-            // Other threads that sleep at the channel do not wake for these events any more.
+        if state.queues.as_ref().is_some_and(Queues::take_events) {
             self.collect(&mut state);
         }
     }

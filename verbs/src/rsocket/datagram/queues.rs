@@ -3,7 +3,11 @@
 use crate::cm::udp::param::QKEY;
 use crate::ffi::errno;
 use crate::rsocket::device::device;
-use dgiwarp::{Access, Buffer, CompChannel, Cq, Mr, QpAttr, RecvWr, UdQp, UdQpAttr};
+use crate::rsocket::iovec::Vectors;
+use dgiwarp::{
+    Access, AddressHandle, Buffer, CompChannel, Cq, Destination, Mr, Operation, QpAttr, RecvWr,
+    SendWr, UdQp, UdQpAttr,
+};
 use dgiwarp_sockets::Config;
 use dgiwarp_sockets::wire::{DatagramHeader, UdpHeader};
 use nix::errno::Errno;
@@ -98,6 +102,47 @@ impl Queues {
             sges: &[self.receive_mr.sge(slot * SLOT..(slot + 1) * SLOT)],
         };
         self.qp.post_recv(&[wr]).map_err(errno::of_post_failure)
+    }
+
+    /// Sends a datagram from this free slot, which becomes free again where that fails.
+    pub(in crate::rsocket) fn send(
+        &mut self,
+        slot: usize,
+        source: SocketAddr,
+        payload: &mut Vectors<'_>,
+        (ah, qpn): (AddressHandle, u16),
+    ) -> Result<(), Errno> {
+        let mut head = [0; DatagramHeader::MAX_LEN];
+        let len = DatagramHeader { source }.emit(&mut head);
+        let octets = payload.left();
+        let start = slot * SLOT;
+        self.send.write(start, head.get(..len).unwrap_or_default());
+        payload.copy_into(&self.send, start + len, octets);
+        let wr = SendWr {
+            wr_id: u64::try_from(slot).unwrap_or(0),
+            operation: Operation::Send { immediate: None },
+            destination: Destination {
+                ah,
+                qpn,
+                qkey: QKEY,
+            },
+            sges: &[self.send_mr.sge(start..start + len + octets)],
+            signaled: true,
+            solicited: false,
+        };
+        self.qp.post_send(&[wr]).map_err(|failure| {
+            self.free.push(slot);
+            errno::of_post_failure(failure)
+        })
+    }
+
+    /// Takes the events of the channel. Returns whether there were any: other threads that sleep at it do not wake for these any more.
+    pub(in crate::rsocket) fn take_events(&self) -> bool {
+        let mut came = false;
+        while self.channel.next_event(false).is_some() {
+            came = true;
+        }
+        came
     }
 
     /// Source, header length and length of a datagram in a slot.

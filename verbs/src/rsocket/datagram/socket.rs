@@ -1,15 +1,14 @@
 //! Datagram sockets: a UDP socket of the system, and a UD queue pair beside it.
 
 use crate::cm::addr::address;
-use crate::cm::udp::param::QKEY;
 use crate::ffi::errno;
 use crate::rsocket::datagram::queues::{HEADERS, Queues, RECEIVE, SLOT};
 use crate::rsocket::iovec::Vectors;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::wait::Waiting;
 use crate::rsocket::wait::{Waiters, now, readable, sleep, waker};
-use dgiwarp::{AddressHandle, Destination, Operation as WrOperation, SendWr, Wc, WcStatus};
-use dgiwarp_sockets::wire::{DatagramHeader, Operation, UdpHeader};
+use dgiwarp::{AddressHandle, Wc, WcStatus};
+use dgiwarp_sockets::wire::{Operation, UdpHeader};
 use dgiwarp_sockets::{Config, Destinations, Route};
 use libc::{POLLIN, POLLOUT, c_int, c_short, pollfd};
 use nix::errno::Errno;
@@ -232,28 +231,7 @@ impl DatagramSocket {
         };
         let qpn = u16::try_from(qpn).map_err(|_| Errno::EHOSTUNREACH)?;
         let slot = queues.free.pop().ok_or(Errno::EAGAIN)?;
-        let mut octets = [0; DatagramHeader::MAX_LEN];
-        let len = DatagramHeader { source }.emit(&mut octets);
-        let payload = from.left();
-        queues.send.write(slot * SLOT, &octets[..len]);
-        from.copy_into(&queues.send, slot * SLOT + len, payload);
-        let wr = SendWr {
-            wr_id: u64::try_from(slot).unwrap_or(0),
-            operation: WrOperation::Send { immediate: None },
-            destination: Destination {
-                ah,
-                qpn,
-                qkey: QKEY,
-            },
-            sges: &[queues.send_mr.sge(slot * SLOT..slot * SLOT + len + payload)],
-            signaled: true,
-            solicited: false,
-        };
-        if let Err(failure) = queues.qp.post_send(&[wr]) {
-            queues.free.push(slot);
-            return Err(errno::of_post_failure(failure));
-        }
-        Ok(())
+        queues.send(slot, source, from, (ah, qpn))
     }
 
     /// Receives one datagram. Returns its length, before it was cut to the program's memory, and its source.
@@ -414,14 +392,7 @@ impl DatagramSocket {
     pub(in crate::rsocket) fn disarm(&self, waker: RawFd) {
         let mut state = self.lock();
         state.waiters.remove(waker);
-        let mut came = false;
-        if let Some(queues) = &state.queues {
-            while queues.channel.next_event(false).is_some() {
-                came = true;
-            }
-        }
-        if came {
-            // Other threads that sleep at the channel do not wake for these events any more.
+        if state.queues.as_ref().is_some_and(Queues::take_events) {
             self.progress(&mut state);
         }
     }
