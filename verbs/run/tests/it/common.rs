@@ -58,6 +58,12 @@ pub(crate) fn system_library(test: &str, soname: &str) -> Option<PathBuf> {
     found
 }
 
+/// A script of `tests/python`.
+pub(crate) fn script(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python");
+    folder.join(name)
+}
+
 /// A directory of this test process alone, below cargo's directory for such.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     let path =

@@ -2,7 +2,7 @@
 
 use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End, Finish, Ready};
-use crate::common::{RUN, have, scratch, succeed};
+use crate::common::{RUN, have, scratch, script, succeed};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,22 +36,7 @@ const fn client(line: &'static str) -> End {
     End::client(line).environment(INFO).complains(UPGRADED)
 }
 
-/// The scene of programs from these packages; `None` skips the test.
-fn scene(test: &str, place: Place, programs: &[(&str, &str)]) -> Option<Scene> {
-    let there = programs
-        .iter()
-        .all(|(program, package)| have(test, program, package));
-    there.then(|| Scene::new(test, place))?
-}
-
 const PYTHON: (&str, &str) = ("python3", "python3");
-
-/// A script of `tests/python`.
-fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/python")
-        .join(name)
-}
 
 const HTTP_SERVER: &str =
     "--sockets python3 -m http.server {port} --bind {server} --directory {program}";
@@ -67,7 +52,7 @@ fn served(test: &str) -> PathBuf {
 #[test]
 fn an_http_server_serves_upgraded_and_plain_clients() {
     let test = "sockets_http";
-    let Some(scene) = scene(test, Place::Here, &[PYTHON, ("curl", "curl")]) else {
+    let Some(scene) = Scene::of(test, Place::Here, &[PYTHON, ("curl", "curl")]) else {
         return;
     };
     let folder = served(test);
@@ -107,7 +92,7 @@ fn an_http_server_serves_upgraded_and_plain_clients() {
 #[test]
 fn an_http_server_serves_other_hosts() {
     let test = "sockets_http_apart";
-    let Some(scene) = scene(test, Place::Apart, &[PYTHON, ("curl", "curl")]) else {
+    let Some(scene) = Scene::of(test, Place::Apart, &[PYTHON, ("curl", "curl")]) else {
         return;
     };
     // A folder that any user can read.
@@ -136,7 +121,7 @@ fn an_http_server_serves_other_hosts() {
 #[test]
 fn nc_copies_a_file() {
     let test = "sockets_nc";
-    let Some(scene) = scene(test, Place::Here, &[("nc.openbsd", "netcat-openbsd")]) else {
+    let Some(scene) = Scene::of(test, Place::Here, &[("nc.openbsd", "netcat-openbsd")]) else {
         return;
     };
     let folder = scratch(test);
@@ -162,7 +147,7 @@ fn nc_copies_a_file() {
 
 #[test]
 fn iperf3_runs() {
-    let Some(scene) = scene("sockets_iperf3", Place::Here, &[("iperf3", "iperf3")]) else {
+    let Some(scene) = Scene::of("sockets_iperf3", Place::Here, &[("iperf3", "iperf3")]) else {
         return;
     };
     for options in ["-n 20M", "-n 20M -R", "-n 20M -P 2", "-u -n 100K -b 0"] {
@@ -178,7 +163,7 @@ fn iperf3_runs() {
 #[test]
 fn redis_serves_upgraded_and_plain_clients() {
     let test = "sockets_redis";
-    let Some(scene) = scene(test, Place::Here, &[("redis-server", "redis-server")]) else {
+    let Some(scene) = Scene::of(test, Place::Here, &[("redis-server", "redis-server")]) else {
         return;
     };
     let line = "redis-benchmark -h {server} -p {port} -n 2000 -c 20 -q -t set,get";
@@ -195,7 +180,7 @@ fn redis_serves_upgraded_and_plain_clients() {
 
 #[test]
 fn asyncio_echoes() {
-    let Some(scene) = scene("sockets_asyncio", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_asyncio", Place::Here, &[PYTHON]) else {
         return;
     };
     let echo = script("echo.py");
@@ -216,7 +201,7 @@ fn asyncio_echoes() {
 /// A client that makes a connection for each request has plain ones soon, unless a rule is against it.
 #[test]
 fn short_connections_stay_plain() {
-    let Some(scene) = scene("sockets_short", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_short", Place::Here, &[PYTHON]) else {
         return;
     };
     let echo = script("echo.py");
@@ -240,7 +225,7 @@ fn short_connections_stay_plain() {
 
 #[test]
 fn a_killed_peer_is_noticed() {
-    let Some(scene) = scene("sockets_killed", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_killed", Place::Here, &[PYTHON]) else {
         return;
     };
     let echo = script("echo.py");
@@ -259,7 +244,7 @@ fn a_killed_peer_is_noticed() {
 /// Workers that share a listening socket: one has the rsockets, and plain connections reach all.
 #[test]
 fn workers_share_a_listener() {
-    let Some(scene) = scene("sockets_workers", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_workers", Place::Here, &[PYTHON]) else {
         return;
     };
     let echo = script("echo.py");
@@ -281,7 +266,7 @@ fn workers_share_a_listener() {
 /// A connection that the server has closed before the client has seen that it was made is one, and no other is made in its place.
 #[test]
 fn connections_that_are_closed_at_once_have_been_made() {
-    let Some(scene) = scene("sockets_greeting", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_greeting", Place::Here, &[PYTHON]) else {
         return;
     };
     let echo = script("echo.py");
@@ -300,7 +285,7 @@ fn connections_that_are_closed_at_once_have_been_made() {
 /// Threads that wait at an epoll set serve connections that another one adds, the first of them and later ones.
 #[test]
 fn threads_share_an_epoll_set() {
-    let Some(scene) = scene("sockets_threads", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_threads", Place::Here, &[PYTHON]) else {
         return;
     };
     let echo = script("echo.py");
@@ -325,7 +310,7 @@ fn threads_share_an_epoll_set() {
 
 #[test]
 fn a_child_has_none_of_its_parent_s_connections() {
-    let Some(scene) = scene("sockets_fork", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_fork", Place::Here, &[PYTHON]) else {
         return;
     };
     let echo = script("echo.py");
@@ -344,7 +329,7 @@ fn a_child_has_none_of_its_parent_s_connections() {
 /// A server that forks for each connection loses those made before the first child has noticed, and is plain from then on.
 #[test]
 fn a_server_that_forks_stays_plain() {
-    let Some(scene) = scene("sockets_children", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_children", Place::Here, &[PYTHON]) else {
         return;
     };
     let echo = script("echo.py");

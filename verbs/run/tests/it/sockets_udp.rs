@@ -2,8 +2,7 @@
 
 use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End, Finish, Ready};
-use crate::common::{RUN, have, succeed};
-use std::path::{Path, PathBuf};
+use crate::common::{RUN, have, script, succeed};
 use std::process::Command;
 
 const INFO: &[(&str, &str)] = &[("DGIWARP_LOG", "info")];
@@ -33,18 +32,6 @@ const fn client(line: &'static str) -> End {
     End::client(line).environment(INFO).complains(UPGRADED)
 }
 
-fn scene(test: &str, place: Place, programs: &[(&str, &str)]) -> Option<Scene> {
-    let there = programs
-        .iter()
-        .all(|(program, package)| have(test, program, package));
-    there.then(|| Scene::new(test, place))?
-}
-
-fn script(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python");
-    folder.join(name)
-}
-
 /// Words of `udp.py` under `dgiwarp-run --sockets`.
 fn upgraded(mode: &str) -> &'static str {
     format!("--sockets python3 {{program}} {mode} {{server}} {{port}}").leak()
@@ -68,7 +55,7 @@ fn serves(scene: &Scene, family: Family, mode: &str, asks: &[&str]) {
 
 #[test]
 fn datagrams_of_all_lengths_are_echoed() {
-    let Some(scene) = scene("sockets_udp_echo", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_udp_echo", Place::Here, &[PYTHON]) else {
         return;
     };
     for family in [Family::V4, Family::V6] {
@@ -81,7 +68,7 @@ fn datagrams_of_all_lengths_are_echoed() {
 /// A server that waits in one of these ways.
 #[test]
 fn readiness_is_that_of_both_ways() {
-    let Some(scene) = scene("sockets_udp_ready", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_udp_ready", Place::Here, &[PYTHON]) else {
         return;
     };
     for mode in [
@@ -99,7 +86,7 @@ fn readiness_is_that_of_both_ways() {
 
 #[test]
 fn datagrams_stay_in_order_while_their_way_changes() {
-    let Some(scene) = scene("sockets_udp_order", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_udp_order", Place::Here, &[PYTHON]) else {
         return;
     };
     serves(&scene, Family::V4, "serve", &["ask-in-flight"]);
@@ -108,7 +95,7 @@ fn datagrams_stay_in_order_while_their_way_changes() {
 
 #[test]
 fn a_plain_server_gets_the_datagrams_alone() {
-    let Some(scene) = scene("sockets_udp_plain", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_udp_plain", Place::Here, &[PYTHON]) else {
         return;
     };
     let udp = script("udp.py");
@@ -127,7 +114,7 @@ fn a_plain_server_gets_the_datagrams_alone() {
 
 #[test]
 fn rules_and_options_keep_datagrams_plain() {
-    let Some(scene) = scene("sockets_udp_rules", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_udp_rules", Place::Here, &[PYTHON]) else {
         return;
     };
     let udp = script("udp.py");
@@ -148,7 +135,7 @@ fn rules_and_options_keep_datagrams_plain() {
 
 #[test]
 fn datagrams_to_other_hosts_stay_theirs() {
-    let Some(scene) = scene("sockets_udp_elsewhere", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_udp_elsewhere", Place::Here, &[PYTHON]) else {
         return;
     };
     let ends = [client(upgraded("elsewhere"))
@@ -160,7 +147,7 @@ fn datagrams_to_other_hosts_stay_theirs() {
 /// Two hosts: datagrams are the kernel's.
 #[test]
 fn datagrams_between_hosts_are_plain() {
-    let Some(scene) = scene("sockets_udp_apart", Place::Apart, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_udp_apart", Place::Apart, &[PYTHON]) else {
         return;
     };
     let udp = script("udp.py");
@@ -216,7 +203,7 @@ fn sockets_are_shown() {
 #[test]
 fn servers_are_killed_and_replaced() {
     let test = "sockets_udp_killed";
-    let Some(scene) = scene(test, Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of(test, Place::Here, &[PYTHON]) else {
         return;
     };
     let udp = script("udp.py");
@@ -275,7 +262,7 @@ fn calls_do_what_they_do_with_udp() {
 
 #[test]
 fn children_use_the_sockets_of_their_parents() {
-    let Some(scene) = scene("sockets_udp_fork", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_udp_fork", Place::Here, &[PYTHON]) else {
         return;
     };
     let udp = script("udp.py");
@@ -300,7 +287,7 @@ fn children_use_the_sockets_of_their_parents() {
 
 #[test]
 fn datagrams_of_a_process_that_ends_arrive() {
-    let Some(scene) = scene("sockets_udp_end", Place::Here, &[PYTHON]) else {
+    let Some(scene) = Scene::of("sockets_udp_end", Place::Here, &[PYTHON]) else {
         return;
     };
     let udp = script("udp.py");
@@ -316,7 +303,8 @@ fn datagrams_of_a_process_that_ends_arrive() {
 
 #[test]
 fn sockperf_plays_ping_pong() {
-    let Some(scene) = scene("sockets_sockperf", Place::Here, &[("sockperf", "sockperf")]) else {
+    let Some(scene) = Scene::of("sockets_sockperf", Place::Here, &[("sockperf", "sockperf")])
+    else {
         return;
     };
     for options in ["-m 64", "-m 1400"] {
@@ -331,7 +319,7 @@ fn sockperf_plays_ping_pong() {
 
 #[test]
 fn sipp_makes_calls() {
-    let Some(scene) = scene("sockets_sipp", Place::Here, &[("sipp", "sip-tester")]) else {
+    let Some(scene) = Scene::of("sockets_sipp", Place::Here, &[("sipp", "sip-tester")]) else {
         return;
     };
     for transport in ["u1", "un"] {

@@ -1,6 +1,6 @@
 //! Where two programs meet: this host, a network with nothing but loopback, or two hosts with a cable between them.
 
-use super::{RUN, library};
+use super::{RUN, have, library};
 use std::fs::{self, Permissions};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt;
@@ -75,6 +75,13 @@ fn faulty() -> Config {
 const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
 
 impl Scene {
+    /// The scene of programs from these packages; `None` skips the test.
+    pub(crate) fn of(test: &str, place: Place, programs: &[(&str, &str)]) -> Option<Self> {
+        let mut programs = programs.iter();
+        let there = programs.all(|(program, package)| have(test, program, package));
+        there.then(|| Self::new(test, place))?
+    }
+
     /// Sets the scene; `None` skips the test, because this machine cannot.
     pub(crate) fn new(test: &str, place: Place) -> Option<Self> {
         let network = match place {
