@@ -323,7 +323,6 @@ impl Association {
 
     fn pto(&self, config: &RdConfig) -> Duration {
         let base = self.rtt.timeout(config.granularity) + MOST_ACK_DELAY;
-        let base = base.max(config.least_pto);
         if self.backoff == 0 {
             return base;
         }

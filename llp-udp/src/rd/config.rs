@@ -21,8 +21,6 @@ pub struct RdConfig {
     pub initial_rtt: Duration,
     /// Granularity of the caller's timers.
     pub granularity: Duration,
-    /// Least probe timeout.
-    pub least_pto: Duration,
     /// Octets that all peers together may have in flight towards this end.
     pub window: u32,
     /// Octets that all peers on long paths together may have in flight, beyond `window`, where they use up what they have.
@@ -58,7 +56,6 @@ impl RdConfig {
             algorithm: Algorithm::Cubic,
             initial_rtt: Duration::from_millis(10),
             granularity: Duration::from_micros(100),
-            least_pto: Duration::from_micros(200),
             window: 256 << 10,
             long_window: 16 << 20,
             receives: 16,

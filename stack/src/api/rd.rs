@@ -20,10 +20,6 @@ use crate::{
 use dgiwarp_engine::connected::RcWork;
 use dgiwarp_engine::reliable::{RdEngine, RdQpConfig, RdSendWqe};
 
-/// Granularity of timers where nobody polls.
-const GRANULARITY: Duration = Duration::from_millis(1);
-/// Least probe timeout of such timers.
-const LEAST_PTO: Duration = Duration::from_millis(2);
 /// Longest datagram of which every path of an Ethernet takes the IPv4 packet.
 const DATAGRAM: u16 = 1472;
 /// Window that all senders share, unless the receive buffer is small.
@@ -113,8 +109,6 @@ impl RdQp {
             pd: pd.id,
             qkey: attr.qkey,
             rd: RdConfig {
-                granularity: GRANULARITY,
-                least_pto: LEAST_PTO,
                 window: u32::try_from(WINDOW.min(granted / 4)).unwrap_or(u32::MAX),
                 receives: 0,
                 rnr_retries: attr.rnr_retries,

@@ -286,8 +286,8 @@ fn loss_on_a_long_path_costs_little() {
 fn soak_loss_on_a_long_and_fast_path_costs_little() {
     let share = share_of_a_long_path(1000, 2 << 30);
     println!("{share:.3} of the link");
-    // 0.793 measured; 0.85 is the aim.
-    assert!(share >= 0.75, "{share}");
+    // 0.875 measured.
+    assert!(share >= 0.85, "{share}");
 }
 
 /// A long path holds more octets than the window that receivers grant at first.
