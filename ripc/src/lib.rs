@@ -41,7 +41,7 @@ mod wire;
 pub use dgiwarp::Region;
 pub use endpoint::client::{CallOptions, Client, PendingCall};
 pub use endpoint::config::{Config, Limits};
-pub use endpoint::service::{Incoming, Request};
+pub use endpoint::service::{Incoming, Reply, Request};
 pub use endpoint::{Destination, Endpoint};
 pub use error::Error;
 pub use memory::{Block, OutOfBounds};

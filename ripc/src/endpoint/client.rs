@@ -1,8 +1,10 @@
 //! Calls of services.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::Endpoint;
@@ -71,7 +73,8 @@ pub struct Client {
     current: AtomicUsize,
 }
 
-/// A call that was begun. Dropping it cancels the call.
+/// A call that was begun: [`wait`](Self::wait) for it, or await it in any runtime. Dropping it cancels the call. A task learns of a deadline at most a quarter of
+/// a second late.
 #[derive(Debug)]
 pub struct PendingCall {
     endpoint: Endpoint,
@@ -130,13 +133,46 @@ impl Client {
             if !unsent {
                 break;
             }
-            // Nothing listens there: the next address.
-            let next = (at + 1) % self.addresses.len();
-            let _ = self
-                .current
-                .compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+            self.turn_from(at);
         }
         result
+    }
+
+    /// Calls a method without holding a thread. Dropping the future cancels the call.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn call_async(
+        &self,
+        method: MethodId,
+        payload: Payload,
+        options: &CallOptions,
+    ) -> Result<Payload, Status> {
+        let deadline = options.timeout.and_then(after);
+        let payload = Arc::new(payload);
+        let mut result = Err(Status::new(Code::NotFound, "the service has no address"));
+        for _ in 0..self.addresses.len() {
+            let at = self.current.load(Ordering::Relaxed);
+            let begun = self.begin_at(at, method, Arc::clone(&payload), options, deadline);
+            let (unsent, ended) = match begun {
+                Ok(mut call) => std::future::poll_fn(|context| call.poll_result(context)).await,
+                Err(status) => (status.code == Code::Unavailable, Err(status)),
+            };
+            result = ended;
+            if !unsent {
+                break;
+            }
+            self.turn_from(at);
+        }
+        result
+    }
+
+    /// Uses the address behind this one, where nothing listens.
+    fn turn_from(&self, at: usize) {
+        let next = (at + 1) % self.addresses.len();
+        let _ = self
+            .current
+            .compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Begins a call of a method, at the address that is used now.
@@ -190,6 +226,7 @@ impl Client {
             detached: false,
             unsent: false,
             result: None,
+            waker: None,
         };
         state.pending.insert(number, pending);
         if let Some(peer) = state.peers.get_mut(&connection) {
@@ -235,6 +272,24 @@ impl PendingCall {
         pending.is_none_or(|it| it.result.is_some())
     }
 
+    /// The result, and whether the call surely was not sent; the task is woken when there is one.
+    fn poll_result(&mut self, context: &mut Context<'_>) -> Poll<(bool, Result<Payload, Status>)> {
+        let mut inner = self.endpoint.shared().lock();
+        let pending = inner.state.pending.get_mut(&self.number);
+        if let Some(pending) = pending.filter(|it| it.result.is_none()) {
+            match &mut pending.waker {
+                Some(known) => known.clone_from(context.waker()),
+                None => pending.waker = Some(context.waker().clone()),
+            }
+            return Poll::Pending;
+        }
+        let found = inner.state.pending.remove(&self.number);
+        let unsent = found.as_ref().is_some_and(|it| it.unsent);
+        let result = found.and_then(|it| it.result);
+        let over = || Err(Status::new(Code::Cancelled, "the call is over"));
+        Poll::Ready((unsent, result.unwrap_or_else(over)))
+    }
+
     /// The result, and whether the call surely was not sent.
     fn finish(self) -> (bool, Result<Payload, Status>) {
         let number = self.number;
@@ -260,6 +315,14 @@ impl PendingCall {
                 (false, Err(Status::new(Code::DeadlineExceeded, text)))
             }
         }
+    }
+}
+
+impl Future for PendingCall {
+    type Output = Result<Payload, Status>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_result(context).map(|(_, result)| result)
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dgiwarp::{Access, Wc, WcOpcode, WcStatus};
 
 use super::peer::{GOING_AWAY, Out, Subject, pieces};
-use super::service::{Incoming, Job, Request, Route};
+use super::service::{Cancellation, Incoming, Job, Request, Route};
 use super::state::{About, Answer, Inbound, State, Then, Unread};
 use super::work_id::WorkId;
 use crate::engine::calls::Replied;
@@ -125,7 +124,7 @@ impl State {
                     service: ServiceId::of_wire(service),
                     method: MethodId::new(method),
                     deadline: (timeout > 0).then(|| clock.now + deadline),
-                    cancelled: Arc::new(AtomicBool::new(false)),
+                    cancelled: Arc::new(Cancellation::default()),
                 };
                 self.call(number, floor, route, body, clock)
             }
@@ -250,7 +249,7 @@ impl State {
                         &Status::new(Code::Unimplemented, text),
                         clock,
                     );
-                } else if self.jobs.len() >= self.limits.waiting {
+                } else if self.jobs.len() + self.deferred >= self.limits.waiting {
                     let text = "too many calls wait: the call was not executed";
                     let status = Status::new(Code::ResourceExhausted, text);
                     self.finish(caller, number, &status, clock);
@@ -321,7 +320,7 @@ impl State {
         let Some(route) = self.routes.get(&(caller, number)) else {
             return;
         };
-        route.cancelled.store(true, Ordering::Release);
+        self.woken.extend(route.cancelled.set());
         let is = |job: &Job| job.caller == caller && job.number == number;
         if let Some(at) = self.jobs.iter().position(is) {
             self.jobs.remove(at);

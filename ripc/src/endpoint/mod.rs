@@ -19,7 +19,7 @@ use dgiwarp::{Access, Buffer, ChannelListener, MpaConfig, Rnic, SrqAttr};
 use self::config::Config;
 use self::peer::Out;
 use self::progress::{RECEIVES, Receives, Shared};
-use self::service::{Incoming, Request, Service};
+use self::service::{Handler, Incoming, Reply, Request, Service};
 use self::state::{CQ_DEPTH, Device, State};
 use crate::error::Error;
 use crate::memory::{Block, Pool};
@@ -161,6 +161,23 @@ impl Endpoint {
         name: &str,
         handler: impl Fn(Request) -> Result<Payload, Status> + Send + Sync + 'static,
     ) -> Result<(), Error> {
+        self.serve_by(name, Handler::Blocking(Arc::new(handler)))
+    }
+
+    /// Serves a service whose calls may take long: `handler` returns without waiting, and the [`Reply`] is sent then or later, by any thread or task. Of calls
+    /// that wait for a thread or for their reply there are at most [`Limits::waiting`](crate::Limits::waiting).
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    pub fn serve_deferred(
+        &self,
+        name: &str,
+        handler: impl Fn(Request, Reply) + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        self.serve_by(name, Handler::Deferred(Arc::new(handler)))
+    }
+
+    fn serve_by(&self, name: &str, handler: Handler) -> Result<(), Error> {
         let name: ServiceName = name.parse()?;
         if self.handle.listener.is_none() {
             return Err(Error::DoesNotListen);
@@ -173,7 +190,7 @@ impl Endpoint {
         let first = inner.state.services.is_empty();
         let service = Service {
             name: name.clone(),
-            handler: Arc::new(handler),
+            handler,
         };
         inner.state.services.insert(name.id, service);
         drop(inner);
@@ -336,7 +353,7 @@ impl Endpoint {
                 let waits = peer.going_away.is_some_and(heard);
                 waits || !peer.queue.is_empty() || !peer.transfers.is_empty()
             });
-            let busy = sending || state.running > 0 || !state.jobs.is_empty();
+            let busy = sending || state.running + state.deferred > 0 || !state.jobs.is_empty();
             (!busy).then_some(())
         });
         self.handle.end();
@@ -381,6 +398,7 @@ impl Handle {
             let status = Status::new(Code::Unavailable, "the endpoint was closed");
             inner.state.end(number, Err(status));
         }
+        self.shared.wake(&mut inner);
         drop(inner);
         drop(peers);
         self.shared.wake_all();
@@ -393,7 +411,7 @@ impl Drop for Handle {
     }
 }
 
-fn spawn(name: &str, shared: &Arc<Shared>, body: fn(&Shared)) -> Result<(), Error> {
+fn spawn(name: &str, shared: &Arc<Shared>, body: fn(&Arc<Shared>)) -> Result<(), Error> {
     let shared = Arc::clone(shared);
     let thread = thread::Builder::new().name(name.to_owned());
     let thread = thread.stack_size(STACK).spawn(move || body(&shared));

@@ -4,6 +4,7 @@
 //! program's thread does, and takes over where the last one has been away for a millisecond: with its result, or in a handler.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use dgiwarp::{Buffer, ConnectionEvent, Cq, Mr, RcRequest, ReadDepths, RecvWr, Wc, WcStatus};
@@ -11,9 +12,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::inbound::Clock;
 use super::peer::Phase;
-use super::service::Job;
+use super::service::{Executor, Handler, Job, Reply};
 use super::state::State;
 use super::work_id::WorkId;
+use crate::memory::Pool;
+use crate::payload::Payload;
 use crate::status::{Code, Status};
 use crate::system::now;
 use crate::wire::VERSION;
@@ -205,8 +208,12 @@ impl Shared {
         }
     }
 
-    /// Wakes threads that wait, where something happened that may be theirs.
-    pub(crate) fn wake(&self, inner: &mut Inner) {
+    /// Wakes threads and tasks that wait, where something happened that may be theirs. The lock is free while tasks are woken: a waker may do anything.
+    pub(crate) fn wake(&self, inner: &mut MutexGuard<'_, Inner>) {
+        let woken = std::mem::take(&mut inner.state.woken);
+        if !woken.is_empty() {
+            MutexGuard::unlocked(inner, || woken.into_iter().for_each(Waker::wake));
+        }
         if std::mem::take(&mut inner.state.stirred) && inner.turn.waiters > 0 {
             self.changed.notify_all();
         }
@@ -231,7 +238,7 @@ impl Shared {
     }
 
     /// Body of the helper.
-    pub(crate) fn help(&self) {
+    pub(crate) fn help(self: &Arc<Self>) {
         let mut inner = self.lock();
         let (mut epoch, mut quiet) = (inner.turn.epoch, 0);
         while !inner.state.closed {
@@ -261,7 +268,7 @@ impl Shared {
     }
 
     /// Body of a thread that executes calls.
-    pub(crate) fn work(&self) {
+    pub(crate) fn work(self: &Arc<Self>) {
         let mut inner = self.lock();
         while !inner.state.closed {
             let Some(job) = inner.state.jobs.pop_front() else {
@@ -280,28 +287,58 @@ impl Shared {
                 service,
                 request,
             } = job;
+            let deferred = matches!(service.handler, Handler::Deferred(_));
+            inner.state.deferred += usize::from(deferred);
+            let executor: Arc<dyn Executor> = Arc::<Self>::clone(self);
             let result = MutexGuard::unlocked(&mut inner, move || {
-                if request.deadline.is_some_and(|at| at <= now()) {
+                let late = request.deadline.is_some_and(|at| at <= now()).then(|| {
                     let text = "the time was over before it began";
-                    return Err(Status::new(Code::DeadlineExceeded, text));
+                    Status::new(Code::DeadlineExceeded, text)
+                });
+                let panicked = || Status::new(Code::Internal, "the handler panicked");
+                match service.handler {
+                    Handler::Blocking(handler) => {
+                        let run = std::panic::AssertUnwindSafe(|| handler(request));
+                        let result = late
+                            .map_or_else(|| std::panic::catch_unwind(run), |late| Ok(Err(late)));
+                        Some(result.unwrap_or_else(|_| Err(panicked())))
+                    }
+                    Handler::Deferred(handler) => {
+                        let reply = Reply {
+                            executor,
+                            caller,
+                            number,
+                            cancelled: Arc::clone(&request.cancelled),
+                            sent: false,
+                        };
+                        if let Some(late) = late {
+                            reply.send(Err(late));
+                        } else {
+                            let run = std::panic::AssertUnwindSafe(|| handler(request, reply));
+                            // The reply was dropped, and has ended the call.
+                            let _ = std::panic::catch_unwind(run);
+                        }
+                        None
+                    }
                 }
-                let run = std::panic::AssertUnwindSafe(|| (service.handler)(request));
-                std::panic::catch_unwind(run)
-                    .unwrap_or_else(|_| Err(Status::new(Code::Internal, "the handler panicked")))
             });
             inner.state.running -= 1;
-            let clock = self.clock();
-            inner.state.answer(caller, number, result, clock);
-            inner.state.stirred = true;
+            if let Some(result) = result {
+                let clock = self.clock();
+                inner.state.answer(caller, number, result, clock);
+                inner.state.stirred = true;
+            }
             self.wake(&mut inner);
         }
     }
 
     /// Body of the thread that makes and takes connections, and keeps the time.
-    pub(crate) fn connect(&self) {
+    pub(crate) fn connect(self: &Arc<Self>) {
         let channel = self.lock().state.device.channel.clone();
         while !self.lock().state.closed {
-            let event = channel.next_event(NAP);
+            let due = self.lock().state.calls.poll_timeout();
+            let left = due.map(|at| at.saturating_sub(self.clock().now));
+            let event = channel.next_event(left.map_or(NAP, |left| left.clamp(TICK, NAP)));
             let mut inner = self.lock();
             let clock = self.clock();
             if let Some(event) = event {
@@ -311,6 +348,21 @@ impl Shared {
             inner.state.check_life(clock.now);
             self.wake(&mut inner);
         }
+    }
+}
+
+impl Executor for Shared {
+    fn reply(&self, caller: u64, number: u64, result: Result<Payload, Status>) {
+        let mut inner = self.lock();
+        inner.state.deferred -= 1;
+        let clock = self.clock();
+        inner.state.answer(caller, number, result, clock);
+        inner.state.stirred = true;
+        self.wake(&mut inner);
+    }
+
+    fn pool(&self) -> Arc<Pool> {
+        Arc::clone(&self.lock().state.pool)
     }
 }
 

@@ -5,14 +5,25 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
+use crate::error::Error;
+use crate::memory::{Block, Pool};
 use crate::names::{MethodId, ServiceId, ServiceName};
 use crate::payload::Payload;
 use crate::status::Status;
 
 /// Executes calls.
-pub(crate) type Handler = Arc<dyn Fn(Request) -> Result<Payload, Status> + Send + Sync>;
+#[derive(Clone)]
+pub(crate) enum Handler {
+    /// It holds its thread until it has the result.
+    Blocking(Arc<dyn Fn(Request) -> Result<Payload, Status> + Send + Sync>),
+    /// It returns at once, and replies then or later.
+    Deferred(Arc<dyn Fn(Request, Reply) + Send + Sync>),
+}
 
 /// A service that is served.
 #[derive(Clone)]
@@ -39,7 +50,7 @@ pub struct Request {
     /// Address of the caller.
     pub caller: SocketAddr,
     pub(crate) deadline: Option<Instant>,
-    pub(crate) cancelled: Arc<AtomicBool>,
+    pub(crate) cancelled: Arc<Cancellation>,
 }
 
 impl Request {
@@ -52,7 +63,84 @@ impl Request {
     /// Whether the caller has cancelled the call, or its time is over by the caller's clock: a handler may end early.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire)
+        self.cancelled.flag.load(Ordering::Acquire)
+    }
+}
+
+/// Whether a call is cancelled, and the task that waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct Cancellation {
+    flag: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Cancellation {
+    /// Sets it; returns the task that is to be woken.
+    pub(crate) fn set(&self) -> Option<Waker> {
+        let mut waker = self.waker.lock();
+        self.flag.store(true, Ordering::Release);
+        waker.take()
+    }
+}
+
+/// Executor of a call, as its [`Reply`] has it.
+pub(crate) trait Executor: fmt::Debug + Send + Sync {
+    /// Takes the result of a call whose handler replies later.
+    fn reply(&self, caller: u64, number: u64, result: Result<Payload, Status>);
+    /// Memory of the endpoint.
+    fn pool(&self) -> Arc<Pool>;
+}
+
+/// Way of the one reply to a call. A call whose `Reply` is dropped unsent ends with `INTERNAL`.
+#[derive(Debug)]
+pub struct Reply {
+    pub(crate) executor: Arc<dyn Executor>,
+    pub(crate) caller: u64,
+    pub(crate) number: u64,
+    pub(crate) cancelled: Arc<Cancellation>,
+    pub(crate) sent: bool,
+}
+
+impl Reply {
+    /// Ends the call with this result.
+    pub fn send(mut self, result: Result<Payload, Status>) {
+        self.finish(result);
+    }
+
+    /// Makes blocks of the endpoint's memory, as [`Endpoint::block`](crate::Endpoint::block): also behind the reply, and without keeping the endpoint open.
+    pub fn allocator(&self) -> impl Fn(usize) -> Result<Block, Error> + Send + Sync + use<> {
+        let pool = self.executor.pool();
+        move |length| {
+            pool.block(length)
+                .map_err(Error::system("no memory for a block"))
+        }
+    }
+
+    /// Ready once the caller has cancelled the call, or its time is over by the caller's clock. The task of the latest poll is woken.
+    pub fn poll_cancelled(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let mut waker = self.cancelled.waker.lock();
+        if self.cancelled.flag.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
+        match &mut *waker {
+            Some(known) => known.clone_from(context.waker()),
+            None => *waker = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    fn finish(&mut self, result: Result<Payload, Status>) {
+        self.sent = true;
+        self.executor.reply(self.caller, self.number, result);
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.sent {
+            let text = "the handler ended without a reply";
+            self.finish(Err(Status::new(crate::status::Code::Internal, text)));
+        }
     }
 }
 
@@ -75,7 +163,7 @@ pub(crate) struct Route {
     pub(crate) method: MethodId,
     /// Time by the endpoint's clock.
     pub(crate) deadline: Option<Duration>,
-    pub(crate) cancelled: Arc<AtomicBool>,
+    pub(crate) cancelled: Arc<Cancellation>,
 }
 
 /// A message that came to a service.

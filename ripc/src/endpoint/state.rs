@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use dgiwarp::{Access, ConnectionChannel, Cq, MpaConfig, Srq};
@@ -79,6 +80,8 @@ pub(crate) struct Pending {
     /// It failed and surely was not sent.
     pub(crate) unsent: bool,
     pub(crate) result: Option<Result<Payload, Status>>,
+    /// Task that waits for the result.
+    pub(crate) waker: Option<Waker>,
 }
 
 /// A reply as it is kept.
@@ -132,6 +135,10 @@ pub(crate) struct State {
     pub(crate) jobs: VecDeque<Job>,
     /// Handlers that run.
     pub(crate) running: usize,
+    /// Calls that were begun and whose handlers reply later.
+    pub(crate) deferred: usize,
+    /// Tasks to be woken once the lock is free.
+    pub(crate) woken: Vec<Waker>,
     /// Octets being read, of all peers.
     pub(crate) reading: u64,
     pub(crate) unread: VecDeque<Unread>,
@@ -162,6 +169,8 @@ impl State {
             learned: FxHashMap::default(),
             jobs: VecDeque::new(),
             running: 0,
+            deferred: 0,
+            woken: Vec::new(),
             reading: 0,
             unread: VecDeque::new(),
             going_away: false,
@@ -295,6 +304,7 @@ impl State {
         }
         if pending.result.is_none() {
             pending.result = Some(result);
+            self.woken.extend(pending.waker.take());
         }
         self.stirred = true;
     }

@@ -287,3 +287,112 @@ fn a_handler_may_call() {
         assert_eq!(reply.bytes(0), b"deep");
     }
 }
+
+/// A task that runs on this thread.
+struct Parked(thread::Thread);
+
+impl std::task::Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The result of a future, on this thread.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Arc::new(Parked(thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    let end = Instant::now() + SOON;
+    loop {
+        if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "it was not woken");
+        thread::park_timeout(left);
+    }
+}
+
+#[test]
+fn a_call_is_awaited_without_a_thread() {
+    let server = serve(server_config(), "echo", |request| Ok(request.payload));
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = free.local_addr().unwrap();
+    drop(free);
+    let endpoint = Endpoint::open(config()).unwrap();
+    let both = vec![nobody, server.local_addr().unwrap()];
+    let echo = endpoint.client("echo".parse().unwrap(), both);
+    for length in [3, 100_000] {
+        let payload = Payload::short(octets(length));
+        let reply = block_on(echo.call_async(ECHO, payload, &patient())).unwrap();
+        assert!(reply.bytes(0) == octets(length));
+    }
+    let begun = echo.begin(ECHO, Payload::short("x"), &patient()).unwrap();
+    assert_eq!(block_on(begun).unwrap().bytes(0), b"x");
+}
+
+#[test]
+fn handlers_that_reply_later_hold_no_thread() {
+    let mut config_of_one = server_config();
+    config_of_one.threads = 1;
+    config_of_one.limits.waiting = 3;
+    let server = Endpoint::open(config_of_one).unwrap();
+    let (took, taken) = mpsc::channel();
+    let took = Mutex::new(took);
+    let later = move |request: dgiwarp_ripc::Request, reply| {
+        took.lock().unwrap().send((request, reply)).unwrap();
+    };
+    server.serve_deferred("later", later).unwrap();
+    let endpoint = Endpoint::open(config()).unwrap();
+    let client = client_of(&endpoint, &server, "later");
+    let begin = || client.begin(ECHO, Payload::new(), &patient()).unwrap();
+    let calls = [begin(), begin(), begin()];
+    let mut replies: Vec<_> = calls
+        .iter()
+        .map(|_| taken.recv_timeout(SOON).unwrap())
+        .collect();
+    // As many as may wait do.
+    assert_eq!(begin().wait().unwrap_err().code, Code::ResourceExhausted);
+    let [first, second, third] = calls;
+    let (_, mut reply) = replies.pop().unwrap();
+    drop(third);
+    block_on(std::future::poll_fn(|context| {
+        reply.poll_cancelled(context)
+    }));
+    drop(reply);
+    let (_, reply) = replies.pop().unwrap();
+    drop(reply);
+    assert_eq!(block_on(second).unwrap_err().code, Code::Internal);
+    let (_, reply) = replies.pop().unwrap();
+    reply.send(Ok(Payload::short("late")));
+    assert_eq!(block_on(first).unwrap().bytes(0), b"late");
+    // There is room again.
+    let next = begin();
+    let (_, reply) = taken.recv_timeout(SOON).unwrap();
+    reply.send(Ok(Payload::new()));
+    assert!(next.wait().is_ok());
+    assert!(server.close(SOON));
+}
+
+#[test]
+fn a_task_learns_that_the_time_of_its_call_is_over() {
+    let server = Endpoint::open(server_config()).unwrap();
+    let (took, _taken) = mpsc::channel();
+    let took = Mutex::new(took);
+    let never = move |request: dgiwarp_ripc::Request, reply| {
+        took.lock().unwrap().send((request, reply)).unwrap();
+    };
+    server.serve_deferred("never", never).unwrap();
+    let endpoint = Endpoint::open(config()).unwrap();
+    let client = client_of(&endpoint, &server, "never");
+    let short = CallOptions::timeout(Duration::from_millis(50));
+    let status = block_on(client.call_async(ECHO, Payload::new(), &short));
+    assert_eq!(status.unwrap_err().code, Code::DeadlineExceeded);
+    let endless = CallOptions::timeout(SOON);
+    let pending = client.begin(ECHO, Payload::new(), &endless).unwrap();
+    let closer = endpoint.clone();
+    let ends = thread::spawn(move || closer.close(Duration::ZERO));
+    let status = block_on(pending).unwrap_err();
+    assert_eq!(status.code, Code::Unavailable);
+    ends.join().unwrap();
+}
