@@ -42,6 +42,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("dgiwarp-ripc", &["dgiwarp", "dgiwarp-codec"]),
+    ("dgiwarp-ripc-tonic", &["dgiwarp-ripc"]),
     (
         "dgiwarp-ripc-tool",
         &["dgiwarp", "dgiwarp-cli", "dgiwarp-ripc"],

@@ -1,0 +1,154 @@
+//! The client's end.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use dgiwarp_ripc::{CallOptions, Client, Endpoint, Payload};
+use http::{HeaderMap, Request, Response};
+use tonic::body::Body;
+use tonic::{Code, Status};
+
+use crate::body::{Content, Whole, take};
+use crate::fields::{COMPRESSED, Fields, PATH, Parsed};
+use crate::{SERVICE, UNARY};
+
+/// A channel for generated clients, in place of `tonic::transport::Channel`. Cloning shares it.
+///
+/// Calls need no runtime. A call goes to the first address, and to the next ones where no connection can be made. Its time is that of
+/// `tonic::Request::set_timeout`; without, it has no limit. Dropping its future cancels it.
+#[derive(Debug, Clone)]
+pub struct Channel {
+    endpoint: Endpoint,
+    client: Arc<Client>,
+    room: Option<usize>,
+}
+
+impl Channel {
+    /// A channel to the services of a [`Server`](crate::Server) at these addresses.
+    ///
+    /// # Panics
+    /// Never: the name of the service is one.
+    #[must_use]
+    pub fn new(endpoint: &Endpoint, addresses: Vec<SocketAddr>) -> Self {
+        let service = SERVICE.parse().expect("the name of a service");
+        Self {
+            endpoint: endpoint.clone(),
+            client: Arc::new(endpoint.client(service, addresses)),
+            room: None,
+        }
+    }
+
+    /// With memory of this many bytes for the message of each reply, which the server then writes without being read from. For clients with long replies of known length.
+    #[must_use]
+    pub fn with_room(mut self, length: usize) -> Self {
+        self.room = (length > 0).then_some(length);
+        self
+    }
+
+    async fn exchange(self, request: Request<Body>) -> Result<Response<Body>, Status> {
+        let (head, body) = request.into_parts();
+        let mut options = CallOptions::default();
+        options.timeout = timeout(&head.headers)?;
+        options.room.extend(self.room);
+        let mut fields = Fields::default();
+        fields.add(PATH, head.uri.path().as_bytes())?;
+        for (name, value) in &head.headers {
+            fields.add(name.as_str(), value.as_bytes())?;
+        }
+        let content = take(|length| self.endpoint.block(length), body).await?;
+        if content.compressed {
+            fields.add(COMPRESSED, b"")?;
+        }
+        let mut payload = Payload::short(fields.into_octets());
+        payload.items.extend(content.message);
+        let reply = self.client.call_async(UNARY, payload, &options).await;
+        let reply = reply.map_err(|status| {
+            Status::new(Code::from(i32::from(status.code.number())), status.text)
+        })?;
+        let mut items = reply.items.into_iter();
+        let mut fields = || {
+            let item = items.next();
+            item.map_or_else(Vec::new, dgiwarp_ripc::Item::into_vec)
+        };
+        let head = Parsed::parse(&fields())?;
+        let trailers = Parsed::parse(&fields())?.headers;
+        let content = Content {
+            compressed: head.compressed,
+            message: items.next(),
+            trailers,
+        };
+        let mut response = Response::new(Body::new(Whole::new(content)?));
+        *response.headers_mut() = head.headers;
+        Ok(response)
+    }
+}
+
+impl tower_service::Service<Request<Body>> for Channel {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let channel = self.clone();
+        Box::pin(async move {
+            let response = channel.exchange(request).await;
+            Ok(response.unwrap_or_else(Status::into_http))
+        })
+    }
+}
+
+/// The time of a `grpc-timeout`: at most eight digits and a unit.
+fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
+    let Some(value) = headers.get("grpc-timeout") else {
+        return Ok(None);
+    };
+    let parse = |text: &str| {
+        let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+        let digits_only = digits.bytes().all(|it| it.is_ascii_digit());
+        let count: u64 = (digits_only && digits.len() <= 8).then(|| digits.parse().ok())??;
+        match unit {
+            "H" => Some(Duration::from_secs(count * 3600)),
+            "M" => Some(Duration::from_secs(count * 60)),
+            "S" => Some(Duration::from_secs(count)),
+            "m" => Some(Duration::from_millis(count)),
+            "u" => Some(Duration::from_micros(count)),
+            "n" => Some(Duration::from_nanos(count)),
+            _ => None,
+        }
+    };
+    let time = value.to_str().ok().and_then(parse);
+    let malformed = || Status::invalid_argument("grpc-timeout is malformed");
+    time.map(Some).ok_or_else(malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_parsed() {
+        let of = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", http::HeaderValue::from_static(text));
+            timeout(&headers).ok().flatten()
+        };
+        assert_eq!(of("2S"), Some(Duration::from_secs(2)));
+        assert_eq!(
+            of("99999999H"),
+            Some(Duration::from_secs(99_999_999 * 3600))
+        );
+        assert_eq!(of("5u"), Some(Duration::from_micros(5)));
+        for wrong in ["", "S", "123456789S", "+1S", "1s", "1"] {
+            assert_eq!(of(wrong), None, "{wrong}");
+        }
+        assert!(timeout(&HeaderMap::new()).unwrap().is_none());
+    }
+}

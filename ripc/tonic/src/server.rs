@@ -1,0 +1,161 @@
+//! The server's end.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use dgiwarp_ripc::{Block, Endpoint, Error, Item, Payload, Reply, Request};
+use http::Response;
+use tokio::runtime::Handle;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic::{Code, Status};
+use tower_service::Service;
+
+use crate::body::{Content, Whole, take};
+use crate::fields::{COMPRESSED, Fields, Parsed};
+use crate::{SERVICE, UNARY};
+
+type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+type Handler = Arc<dyn Fn(http::Request<Body>) -> Answering + Send + Sync>;
+
+/// Services of tonic on an endpoint, in place of `tonic::transport::Server`.
+#[derive(Clone, Default)]
+pub struct Server {
+    services: BTreeMap<&'static str, Handler>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.services.keys()).finish()
+    }
+}
+
+impl Server {
+    /// No services.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With a generated service, in place of another of its name.
+    #[must_use]
+    pub fn add_service<S, B>(mut self, service: S) -> Self
+    where
+        S: Service<http::Request<Body>, Response = Response<B>, Error = Infallible>,
+        S: NamedService + Clone + Send + Sync + 'static,
+        S::Future: Send,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let handler: Handler = Arc::new(move |request| {
+            let mut service = service.clone();
+            Box::pin(async move {
+                let Ok(()) = poll_fn(|context| service.poll_ready(context)).await;
+                let Ok(response) = service.call(request).await;
+                response.map(Body::new)
+            })
+        });
+        self.services.insert(S::NAME, handler);
+        self
+    }
+
+    /// Serves them on an endpoint. A handler begins on a thread of the endpoint, and goes on in the runtime where it has to wait. It is dropped when its call is cancelled.
+    ///
+    /// # Errors
+    /// Those of `Endpoint::serve`: the endpoint does not listen, or serves gRPC already.
+    pub fn serve(self, endpoint: &Endpoint, runtime: Handle) -> Result<(), Error> {
+        let services = Arc::new(self.services);
+        endpoint.serve_deferred(SERVICE, move |request, reply| {
+            let execution = execute(Arc::clone(&services), request, reply);
+            let mut execution = Box::pin(execution);
+            let entered = runtime.enter();
+            let mut context = Context::from_waker(Waker::noop());
+            let first = execution.as_mut().poll(&mut context);
+            drop(entered);
+            if first.is_pending() {
+                runtime.spawn(execution);
+            }
+        })
+    }
+}
+
+/// Executes a call, unless it is cancelled before it ends.
+async fn execute(
+    services: Arc<BTreeMap<&'static str, Handler>>,
+    request: Request,
+    mut reply: Reply,
+) {
+    let allocate = reply.allocator();
+    let result = {
+        let mut answer = pin!(answer(&services, allocate, request));
+        poll_fn(|context| {
+            let cancelled = || Err(Status::cancelled("cancelled by the caller"));
+            match answer.as_mut().poll(context) {
+                Poll::Pending => reply.poll_cancelled(context).map(|()| cancelled()),
+                ready => ready,
+            }
+        })
+        .await
+    };
+    reply.send(
+        result
+            .or_else(|status| {
+                let fields = Fields::of(status.into_http::<Body>().headers());
+                fields.map(|fields| Payload::short(fields.into_octets()))
+            })
+            .map_err(|status| ripc_status(&status)),
+    );
+}
+
+async fn answer(
+    services: &BTreeMap<&'static str, Handler>,
+    allocate: impl Fn(usize) -> Result<Block, Error>,
+    request: Request,
+) -> Result<Payload, Status> {
+    if request.method != UNARY {
+        return Err(Status::unimplemented("only unary calls are carried"));
+    }
+    let mut items = request.payload.items.into_iter();
+    let fields = items.next().map_or_else(Vec::new, Item::into_vec);
+    let head = Parsed::parse(&fields)?;
+    let path = head.path.unwrap_or_default();
+    let service = path.strip_prefix('/').and_then(|it| it.split_once('/'));
+    let handler = service.and_then(|(service, _)| services.get(service));
+    let handler = handler.ok_or_else(|| Status::unimplemented(format!("no {path} here")))?;
+    let content = Content {
+        compressed: head.compressed,
+        message: items.next(),
+        ..Content::default()
+    };
+    let mut call = http::Request::new(Body::new(Whole::new(content)?));
+    *call.method_mut() = http::Method::POST;
+    *call.version_mut() = http::Version::HTTP_2;
+    *call.headers_mut() = head.headers;
+    let uri = path.parse();
+    *call.uri_mut() = uri.map_err(|_| Status::internal("the path is malformed"))?;
+    let (head, body) = handler(call).await.into_parts();
+    let content = take(allocate, body).await?;
+    let mut fields = Fields::of(&head.headers)?;
+    if content.compressed {
+        fields.add(COMPRESSED, b"")?;
+    }
+    let trailers = Fields::of(&content.trailers)?;
+    let mut payload = Payload::short(fields.into_octets()).and_short(trailers.into_octets());
+    payload.items.extend(content.message);
+    Ok(payload)
+}
+
+/// A status whose metadata is too long to be carried.
+fn ripc_status(status: &Status) -> dgiwarp_ripc::Status {
+    let code = match status.code() {
+        Code::ResourceExhausted => dgiwarp_ripc::Code::ResourceExhausted,
+        _ => dgiwarp_ripc::Code::Internal,
+    };
+    dgiwarp_ripc::Status::new(code, status.message())
+}
