@@ -14,7 +14,8 @@ fn seen(result: Result<Response<HelloReply>, Status>) -> String {
             let octets: Vec<_> = octets.iter().map(|it| it.to_bytes().unwrap()).collect();
             let sum: u64 = message.data.iter().map(|it| u64::from(*it)).sum();
             let (text, length) = (message.text, message.data.len());
-            format!("{text} {length} {sum} {texts:?} {octets:?}")
+            let trailer = metadata.get("grpc-status");
+            format!("{text} {length} {sum} {texts:?} {octets:?} {trailer:?}")
         }
         Err(status) => {
             let reason = status.metadata().get("reason");
@@ -47,6 +48,7 @@ async fn messages_of_all_lengths_and_metadata_come_back() {
     });
     assert_eq!(ripc, http2);
     assert!(ripc[4].starts_with("Hello you! 4090 "), "{}", ripc[4]);
+    assert!(ripc[4].ends_with("Some(\"0\")"), "{}", ripc[4]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
