@@ -1,6 +1,7 @@
-//! Clock and random numbers of the system.
+//! Clock and random numbers of the system, and wakers.
 
 use std::io;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
@@ -24,4 +25,12 @@ pub(crate) fn random() -> Result<u64, Error> {
         source: io::Error::other(error),
     })?;
     Ok(u64::from_be_bytes(bytes))
+}
+
+/// Makes this waker the one to wake. Returns another that was there, to be dropped without a lock.
+pub(crate) fn replace_waker(known: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
+    if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+        return None;
+    }
+    known.replace(waker.clone())
 }

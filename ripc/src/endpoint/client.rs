@@ -13,7 +13,7 @@ use super::state::Pending;
 use crate::names::{MethodId, ServiceName};
 use crate::payload::Payload;
 use crate::status::{Code, Status};
-use crate::system::after;
+use crate::system::{after, replace_waker};
 
 /// How a call is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -277,13 +277,14 @@ impl PendingCall {
         let mut inner = self.endpoint.shared().lock();
         let pending = inner.state.pending.get_mut(&self.number);
         if let Some(pending) = pending.filter(|it| it.result.is_none()) {
-            match &mut pending.waker {
-                Some(known) => known.clone_from(context.waker()),
-                None => pending.waker = Some(context.waker().clone()),
-            }
+            let replaced = replace_waker(&mut pending.waker, context.waker());
+            drop(inner);
+            // With it another task may end, and calls and replies that it owns.
+            drop(replaced);
             return Poll::Pending;
         }
         let found = inner.state.pending.remove(&self.number);
+        drop(inner);
         let unsent = found.as_ref().is_some_and(|it| it.unsent);
         let result = found.and_then(|it| it.result);
         let over = || Err(Status::new(Code::Cancelled, "the call is over"));
@@ -332,11 +333,15 @@ impl Drop for PendingCall {
         let mut inner = shared.lock();
         if let Some(pending) = inner.state.pending.get_mut(&self.number) {
             let now = shared.clock().now;
+            let waker = pending.waker.take();
             pending.detached = pending.result.is_none();
             if pending.detached {
                 inner.state.cancel(self.number, now);
             }
-            inner.state.pending.remove(&self.number);
+            let removed = inner.state.pending.remove(&self.number);
+            drop(inner);
+            // With them a task and memory may go.
+            drop((waker, removed));
         }
     }
 }

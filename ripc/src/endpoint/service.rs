@@ -15,6 +15,7 @@ use crate::memory::{Block, Pool};
 use crate::names::{MethodId, ServiceId, ServiceName};
 use crate::payload::Payload;
 use crate::status::Status;
+use crate::system::replace_waker;
 
 /// Executes calls.
 #[derive(Clone)]
@@ -122,10 +123,10 @@ impl Reply {
         if self.cancelled.flag.load(Ordering::Acquire) {
             return Poll::Ready(());
         }
-        match &mut *waker {
-            Some(known) => known.clone_from(context.waker()),
-            None => *waker = Some(context.waker().clone()),
-        }
+        let replaced = replace_waker(&mut waker, context.waker());
+        drop(waker);
+        // With it another task may end, and replies that it owns.
+        drop(replaced);
         Poll::Pending
     }
 

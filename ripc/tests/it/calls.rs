@@ -1,11 +1,13 @@
 //! Calls: replies, deadlines, cancellation, overload, and servers that are not there.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dgiwarp_ripc::{CallOptions, Code, Endpoint, MethodId, Payload, Status};
+use dgiwarp_ripc::{CallOptions, Code, Endpoint, MethodId, Payload, PendingCall, Status};
 
 use super::{ECHO, SOON, client_of, config, octets, serve, server_config};
 
@@ -395,4 +397,42 @@ fn a_task_learns_that_the_time_of_its_call_is_over() {
     let status = block_on(pending).unwrap_err();
     assert_eq!(status.code, Code::Unavailable);
     ends.join().unwrap();
+}
+
+/// A task that owns a call.
+struct Owner(#[expect(dead_code, reason = "owned")] PendingCall);
+
+impl Wake for Owner {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn a_task_that_is_replaced_may_own_calls() {
+    let server = Endpoint::open(server_config()).unwrap();
+    let (took, _taken) = mpsc::channel();
+    let took = Mutex::new(took);
+    let never = move |request: dgiwarp_ripc::Request, reply| {
+        took.lock().unwrap().send((request, reply)).unwrap();
+    };
+    server.serve_deferred("never", never).unwrap();
+    let endpoint = Endpoint::open(config()).unwrap();
+    let client = client_of(&endpoint, &server, "never");
+    let (done, over) = mpsc::channel();
+    // A lock that is taken twice would hold the thread.
+    thread::spawn(move || {
+        let begin = || client.begin(ECHO, Payload::new(), &patient()).unwrap();
+        let owner = || Waker::from(Arc::new(Owner(begin())));
+        let mut call = begin();
+        for _ in 0..2 {
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(Pin::new(&mut call).poll(&mut context).is_pending());
+            let owner = owner();
+            let mut context = Context::from_waker(&owner);
+            assert!(Pin::new(&mut call).poll(&mut context).is_pending());
+        }
+        drop(call);
+        done.send(()).unwrap();
+    });
+    over.recv_timeout(2 * SOON).unwrap();
+    assert!(server.close(SOON));
 }
