@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -235,9 +235,7 @@ fn overload_is_refused_and_what_was_taken_is_done() {
         .map(|_| busy.begin(ECHO, Payload::new(), &patient()).unwrap())
         .collect();
     // All but four are refused while the first still runs.
-    let refused = |calls: &Vec<dgiwarp_ripc::PendingCall>| {
-        calls.iter().filter(|call| call.is_ready()).count()
-    };
+    let refused = |calls: &Vec<PendingCall>| calls.iter().filter(|call| call.is_ready()).count();
     let end = Instant::now() + SOON;
     while refused(&calls) < 16 && Instant::now() < end {
         thread::yield_now();
@@ -293,7 +291,7 @@ fn a_handler_may_call() {
 /// A task that runs on this thread.
 struct Parked(thread::Thread);
 
-impl std::task::Wake for Parked {
+impl Wake for Parked {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
@@ -302,11 +300,11 @@ impl std::task::Wake for Parked {
 /// The result of a future, on this thread.
 fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Arc::new(Parked(thread::current())).into();
-    let mut context = std::task::Context::from_waker(&waker);
+    let mut context = Context::from_waker(&waker);
     let mut future = std::pin::pin!(future);
     let end = Instant::now() + SOON;
     loop {
-        if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
         let left = end.saturating_duration_since(Instant::now());
