@@ -7,7 +7,7 @@ use dgiwarp_llp_tcp_mpa::{Role, Rtr, TcpEnd};
 use dgiwarp_memory::Access;
 use dgiwarp_rdmap::stream::{Capabilities, Depths, Peer, Stream, StreamError};
 
-use super::close::PendingEnd;
+use super::close::{AnswerTime, PendingEnd};
 use super::end::{self, RcEnd};
 use super::first_fpdu_probe::FirstFpduProbe;
 use super::llp::{Llp, LlpEvent};
@@ -75,6 +75,7 @@ pub struct RcEngine {
     pub(super) taken: u64,
     pub(super) end: Option<RcEnd>,
     pub(super) pending_end: Option<PendingEnd>,
+    pub(super) answer_time: AnswerTime,
     /// TCP's end, behind messages that wait for a receive, and when it counts although they wait.
     pub(super) deferred_end: Option<(TcpEnd, Instant)>,
     /// The time of `deferred_end` has passed.
@@ -134,6 +135,7 @@ impl RcEngine {
             taken: 0,
             end: None,
             pending_end: None,
+            answer_time: AnswerTime::default(),
             deferred_end: None,
             deferred_end_due: false,
             dormant: false,

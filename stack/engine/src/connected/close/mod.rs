@@ -7,6 +7,6 @@ mod tcp_close;
 
 pub use deferred_disconnect::DeferredDisconnect;
 pub use graceful::{GracefulClose, GracefulStep, Outstanding};
-pub(super) use pending_end::PendingEnd;
+pub(super) use pending_end::{AnswerTime, PendingEnd};
 use tcp_close::FLUSH_FOR;
 pub use tcp_close::{CloseStep, LINGER_FOR, TcpClose};

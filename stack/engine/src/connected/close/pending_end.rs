@@ -23,21 +23,15 @@ pub(in crate::connected) struct PendingEnd {
     /// Work request that is the reason, behind others that complete first. Without one the peer is the reason, and its requests from before are answered
     /// first.
     pub(in crate::connected) blamed: Option<u64>,
-    /// Deadline for the answers, from the first call that knows the time.
-    answered_until: Option<Instant>,
-    /// The deadline has passed.
-    timed_out: bool,
 }
 
-impl PendingEnd {
-    const fn new(end: RcEnd, blamed: Option<u64>) -> Self {
-        Self {
-            end,
-            blamed,
-            answered_until: None,
-            timed_out: false,
-        }
-    }
+/// Time of the answers before a pending end. Beside it, because memcheck takes a look into an `Option` that has none for one at undefined memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::connected) struct AnswerTime {
+    /// Deadline, from the first call that knows the time.
+    until: Option<Instant>,
+    /// It has passed.
+    is_over: bool,
 }
 
 impl RcEngine {
@@ -54,7 +48,7 @@ impl RcEngine {
             self.finish(end, blamed, tables, completions);
             return;
         }
-        self.pending_end = Some(PendingEnd::new(end, blamed));
+        self.pending_end = Some(PendingEnd { end, blamed });
         // Acknowledgements of unsignaled work requests are wanted, too.
         if let Some(Extent { messages, .. }) = blamed.and_then(|it| self.sends.mark(it).copied()) {
             self.note_wanted(messages);
@@ -73,7 +67,7 @@ impl RcEngine {
         let is_dgiwarp = matches!(self.stream.dgiwarp_ext().peer(), Peer::Dgiwarp(_));
         let may_wait = is_dgiwarp && self.pending_end.is_none() && self.llp.may_send();
         if may_wait && self.stream.has_responses() {
-            self.pending_end = Some(PendingEnd::new(end, None));
+            self.pending_end = Some(PendingEnd { end, blamed: None });
         } else {
             self.finish(end, None, tables, completions);
         }
@@ -87,32 +81,31 @@ impl RcEngine {
                 Some(blamed) => self.sends.oldest() >= blamed,
                 None => !self.stream.has_responses(),
             };
-            self.end.is_none() && (pending.timed_out || is_next && !self.is_amid())
+            self.end.is_none() && (self.answer_time.is_over || is_next && !self.is_amid())
         })
     }
 
     /// Begins the time for the answers, if an end behind them is pending.
     #[inline]
     pub(in crate::connected) fn begin_answer_deadline(&mut self, now: Instant) {
-        if let Some(pending) = &mut self.pending_end
-            && pending.blamed.is_none()
-        {
-            pending.answered_until.get_or_insert(now + ANSWERED_FOR);
+        if self.pending_end.is_some_and(|it| it.blamed.is_none()) && !self.answer_time.is_over {
+            self.answer_time.until.get_or_insert(now + ANSWERED_FOR);
         }
     }
 
     /// When the answers before the pending end are given up.
     #[inline]
     pub(in crate::connected) fn answer_deadline(&self) -> Option<Instant> {
-        let pending = self.pending_end.filter(|it| !it.timed_out)?;
-        pending.answered_until
+        self.answer_time.until
     }
 
     /// Notes that the time for the answers is over; `make_fpdus` comes next.
     pub(in crate::connected) fn time_out_answers(&mut self, now: Instant) {
-        let is_due = self.answer_deadline().is_some_and(|until| until <= now);
-        if let Some(pending) = &mut self.pending_end {
-            pending.timed_out |= is_due;
+        if self.answer_time.until.is_some_and(|until| until <= now) {
+            self.answer_time = AnswerTime {
+                until: None,
+                is_over: true,
+            };
         }
     }
 
@@ -122,7 +115,7 @@ impl RcEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
-        if let Some(PendingEnd { end, blamed, .. }) = self.pending_end {
+        if let Some(PendingEnd { end, blamed }) = self.pending_end {
             self.finish(end, blamed, tables, completions);
         }
     }
