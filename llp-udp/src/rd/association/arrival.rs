@@ -363,11 +363,9 @@ impl Association {
             }
         });
         let acked = acked.map_err(|_| VIOLATION)?;
-        let delay = Duration::from_micros(ack.delay.into());
-        let is_late = delay > super::MOST_ACK_DELAY;
-        let sample = acked.sample.filter(|_| !self.rtt.leaves_out(is_late));
-        if let Some(sample) = sample {
-            self.rtt.sample(sample, delay.min(super::MOST_ACK_DELAY));
+        if let Some(sample) = acked.sample {
+            let delay = Duration::from_micros(ack.delay.into()).min(super::MOST_ACK_DELAY);
+            self.rtt.sample(sample, delay);
         }
         if acked.round {
             self.rtt.end_round();
@@ -380,7 +378,7 @@ impl Association {
             sent,
             limited: self.limited,
             round: acked.round,
-            sample,
+            sample: acked.sample,
         };
         self.congestion.on_ack(now, &delivered, &self.rtt);
         if let Some(counts) = ack.ecn {

@@ -12,8 +12,6 @@ pub(in crate::rd) struct Rtt {
     latest: Duration,
     /// Smallest samples of the present round trip and of the one before.
     rounds: [Option<Duration>; 2],
-    /// The last sample was left out.
-    left_out: bool,
 }
 
 impl Rtt {
@@ -24,15 +22,7 @@ impl Rtt {
             minimum: None,
             latest: initial,
             rounds: [None; 2],
-            left_out: false,
         }
-    }
-
-    /// Whether the sample of an acknowledgement is left out: one that the peer reports to be later than it makes them. It repeats one that was
-    /// lost, or comes of a host that was not scheduled, and says little of the path; of two in a row one is taken.
-    pub(in crate::rd) const fn leaves_out(&mut self, is_late: bool) -> bool {
-        self.left_out = is_late && self.is_sampled() && !self.left_out;
-        self.left_out
     }
 
     /// Takes a sample; `delay` is the delay that the peer reported.
@@ -129,17 +119,6 @@ mod tests {
         assert_eq!(rtt.latest, 8 * MS);
         rtt.sample(4 * MS, 8 * MS);
         assert_eq!(rtt.minimum(), 4 * MS);
-    }
-
-    #[test]
-    fn one_late_acknowledgement_says_nothing_of_the_path() {
-        let mut rtt = Rtt::new(MS);
-        assert!(!rtt.leaves_out(true), "there is no other");
-        rtt.sample(8 * MS, Duration::ZERO);
-        assert!(!rtt.leaves_out(false));
-        assert!(rtt.leaves_out(true));
-        assert!(!rtt.leaves_out(true), "not two in a row");
-        assert!(rtt.leaves_out(true));
     }
 
     #[test]
