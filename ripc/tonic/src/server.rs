@@ -68,7 +68,7 @@ impl Server {
     /// Serves them on an endpoint. A handler begins on a thread of the endpoint, and goes on in the runtime where it has to wait. It is dropped when its call is cancelled.
     ///
     /// # Errors
-    /// Those of `Endpoint::serve`: the endpoint does not listen, or serves gRPC already.
+    /// As `Endpoint::serve`: the endpoint does not listen, or serves gRPC already.
     pub fn serve(self, endpoint: &Endpoint, runtime: Handle) -> Result<(), Error> {
         let services = Arc::new(self.services);
         endpoint.serve_deferred(SERVICE, move |request, reply| {
