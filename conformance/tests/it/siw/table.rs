@@ -156,6 +156,11 @@ const LIMITS: &[Limit] = &[
         met: None,
     },
     Limit {
+        what: "octets that come together with its peer's FIN",
+        symptom: "now and then, on a busy machine, it resets TCP and its program never sees them; our FIN comes behind TCP's acknowledgement",
+        met: None,
+    },
+    Limit {
         what: "an RDMA Read of nothing behind other operations",
         symptom: "a Response with octets of a message that it sent before, which ends our connection (tagged buffer, bounds)",
         met: None,

@@ -114,6 +114,12 @@ impl RcEngine {
         self.sq_drain.holds() || self.pending_end.is_some() || self.sends.unstarted().is_none()
     }
 
+    /// Whether the peer is no dgiwarp end, as far as is known.
+    #[must_use]
+    pub fn has_plain_peer(&self) -> bool {
+        !matches!(self.stream.dgiwarp_ext().peer(), Peer::Dgiwarp(_))
+    }
+
     /// Whether an acknowledgement may be requested at all.
     #[inline]
     fn may_request_ack(&self) -> bool {

@@ -125,9 +125,12 @@ impl Entry {
         self.transmit();
         self.drain();
         let flushed = self.taken == self.socket.octets.len();
-        let tcp_close = &mut self.socket.tcp_close;
-        if tcp_close.advance(now, flushed).shut_down {
-            self.socket.pipe.shut_down();
+        let LingeringSocket {
+            pipe, tcp_close, ..
+        } = &mut self.socket;
+        let step = tcp_close.advance(now, flushed, || pipe.is_acknowledged());
+        if step.shut_down {
+            pipe.shut_down();
         }
         // Shut down is what goes to TCP last, and its own time begins then.
         tcp_close.deadline().filter(|deadline| *deadline > now)
@@ -243,5 +246,32 @@ mod tests {
         tcp::wait(ours.as_fd(), PollFlags::POLLIN, Some(clock::now() + SOON));
         assert_eq!(lingering.add(socket(ours, Vec::new())), None);
         assert!(lingering.is_empty());
+    }
+
+    #[test]
+    fn the_fin_to_a_plain_peer_waits_for_acknowledgements() {
+        let lingering = LingeringSockets::new().unwrap();
+        let (mut ours, mut peer) = pair();
+        let mut sent = 0;
+        while let Ok(count) = ours.write(&[0; 65_536]) {
+            sent += count;
+        }
+        let handle = ours.try_clone().unwrap();
+        let is_shut = || {
+            let sent = (&handle).write(&[0]);
+            sent.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        };
+        let mut socket = socket(ours, Vec::new());
+        socket.tcp_close.close_behind_acks();
+        let look = lingering.add(socket).unwrap();
+        assert!(!is_shut());
+        assert!(look < clock::now() + Duration::from_secs(1));
+        peer.read_exact(&mut vec![0; sent]).unwrap();
+        while !is_shut() {
+            lingering.progress();
+        }
+        let mut rest = Vec::new();
+        peer.read_to_end(&mut rest).unwrap();
+        assert!(rest.iter().all(|octet| *octet == 0));
     }
 }

@@ -215,6 +215,12 @@ impl Pipe {
         each!(self, tcp => (!tcp::is_own_end(tcp)).then(|| tcp::is_local(tcp)), _ => None)
     }
 
+    /// Whether TCP has acknowledgements of all octets that it took.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        let progress = self.progress().ok();
+        progress.is_none_or(|it| it.unacknowledged == 0 && it.unsent == 0)
+    }
+
     /// Half-closes: the peer sees the end of the stream behind what was sent. Without effect where both halves are closed.
     pub(crate) fn shut_down(&self) {
         each!(self, tcp => drop(tcp.shutdown(Shutdown::Write)), memory => memory.shut_down());

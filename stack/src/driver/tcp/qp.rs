@@ -534,8 +534,10 @@ impl RcShared {
         let Some(link) = &mut inner.link else {
             return;
         };
+        link.choose_close();
         let flushed = link.engine.poll_transmit(now).is_empty();
-        let step = link.tcp_close.advance(now, flushed);
+        let pipe = &link.pipe;
+        let step = (link.tcp_close).advance(now, flushed, || pipe.is_acknowledged());
         if step.shut_down {
             link.pipe.shut_down();
         }

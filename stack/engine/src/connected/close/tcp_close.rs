@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::TcpEnd;
 
-/// Time for TCP to take octets that are left.
+/// Time for TCP to take octets that are left, and for a plain peer's to acknowledge them.
 pub(super) const FLUSH_FOR: Duration = Duration::from_secs(1);
 /// Time for the peer to close its half afterwards: closing a socket with unread octets resets the connection, and octets that the peer has not
 /// read yet are lost.
 pub const LINGER_FOR: Duration = Duration::from_secs(2);
+/// Interval of looks at TCP's acknowledgements, of which no event tells.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
@@ -32,6 +34,10 @@ pub struct TcpClose {
     lost: bool,
     /// The socket is not polled for input any more.
     unpolled: bool,
+    /// Our half is closed behind TCP's acknowledgement of all octets.
+    behind_acks: bool,
+    /// Next look at these acknowledgements.
+    look: Option<Instant>,
 }
 
 /// An action on the socket.
@@ -54,6 +60,11 @@ impl TcpClose {
     #[must_use]
     pub fn may_send(&self) -> bool {
         !self.lost && matches!(self.phase, Phase::Open | Phase::Flushing(_))
+    }
+
+    /// Our half is closed once TCP has acknowledgements of all octets: Linux's siw drops what comes together with a FIN.
+    pub fn close_behind_acks(&mut self) {
+        self.behind_acks = true;
     }
 
     /// The peer has closed its half.
@@ -104,22 +115,32 @@ impl TcpClose {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Flushing(until) | Phase::Draining(until) => Some(until),
+            Phase::Flushing(until) => Some(self.look.map_or(until, |look| look.min(until))),
+            Phase::Draining(until) => Some(until),
             Phase::Open | Phase::Closed => None,
         }
     }
 
-    /// Begins or continues the close of a connection whose engine has ended. `flushed`: TCP has taken all octets.
-    pub fn advance(&mut self, now: Instant, flushed: bool) -> CloseStep {
+    /// Begins or continues the close of a connection whose engine has ended. `flushed`: TCP has taken all octets; `acknowledged`: it
+    /// has acknowledgements of all that it took.
+    pub fn advance(
+        &mut self,
+        now: Instant,
+        flushed: bool,
+        acknowledged: impl FnOnce() -> bool,
+    ) -> CloseStep {
         let mut step = CloseStep::default();
         if self.phase == Phase::Open {
             self.phase = Phase::Flushing(now + FLUSH_FOR);
         }
-        if let Phase::Flushing(until) = self.phase
-            && (flushed || self.lost || until <= now)
-        {
-            step.shut_down = true;
-            self.phase = Phase::Draining(now + LINGER_FOR);
+        if let Phase::Flushing(until) = self.phase {
+            let over = self.lost || until <= now;
+            let waits = flushed && !over && self.behind_acks && !acknowledged();
+            self.look = waits.then(|| now + LOOK_EVERY);
+            if over || flushed && !waits {
+                step.shut_down = true;
+                self.phase = Phase::Draining(now + LINGER_FOR);
+            }
         }
         if let Phase::Draining(until) = self.phase
             && (self.peer_done || until <= now)
@@ -157,27 +178,27 @@ mod tests {
         let now = now();
         let mut close = TcpClose::default();
         assert!(close.may_send() && !close.has_begun());
-        assert_eq!(close.advance(now, false), CloseStep::default());
+        assert_eq!(close.advance(now, false, || true), CloseStep::default());
         assert!(close.may_send() && close.has_begun());
         assert_eq!(close.deadline(), Some(now + FLUSH_FOR));
-        assert_eq!(close.advance(now, true), SHUT_DOWN);
+        assert_eq!(close.advance(now, true, || true), SHUT_DOWN);
         assert!(!close.may_send() && !close.peer_is_done());
-        assert_eq!(close.advance(now, true), CloseStep::default());
+        assert_eq!(close.advance(now, true, || true), CloseStep::default());
         close.peer_closed();
-        assert_eq!(close.advance(now, true), UNPOLL);
+        assert_eq!(close.advance(now, true, || true), UNPOLL);
         assert_eq!(close.deadline(), None);
-        assert_eq!(close.advance(now, true), CloseStep::default());
+        assert_eq!(close.advance(now, true, || true), CloseStep::default());
     }
 
     #[test]
     fn each_step_has_its_time() {
         let now = now();
         let mut close = TcpClose::default();
-        assert_eq!(close.advance(now, false), CloseStep::default());
+        assert_eq!(close.advance(now, false, || true), CloseStep::default());
         let flushed = now + FLUSH_FOR;
-        assert_eq!(close.advance(flushed, false), SHUT_DOWN);
+        assert_eq!(close.advance(flushed, false, || true), SHUT_DOWN);
         assert_eq!(close.deadline(), Some(flushed + LINGER_FOR));
-        assert_eq!(close.advance(flushed + LINGER_FOR, false), UNPOLL);
+        assert_eq!(close.advance(flushed + LINGER_FOR, false, || true), UNPOLL);
         assert!(close.peer_is_done());
     }
 
@@ -187,11 +208,35 @@ mod tests {
         let mut close = TcpClose::default();
         close.peer_closed();
         assert!(close.may_send(), "our half still works");
-        assert_eq!(close.advance(now, false), UNPOLL);
-        assert_eq!(close.advance(now, true), SHUT_DOWN);
+        assert_eq!(close.advance(now, false, || true), UNPOLL);
+        assert_eq!(close.advance(now, true, || true), SHUT_DOWN);
         let mut close = TcpClose::default();
         close.lost();
         assert!(!close.may_send());
-        assert_eq!(close.advance(now, false), BOTH);
+        assert_eq!(close.advance(now, false, || true), BOTH);
+    }
+
+    #[test]
+    fn our_half_goes_behind_acknowledgements_of_a_plain_peer() {
+        let now = now();
+        let mut close = TcpClose::default();
+        close.close_behind_acks();
+        assert_eq!(close.advance(now, false, || true), CloseStep::default());
+        assert_eq!(close.deadline(), Some(now + FLUSH_FOR));
+        assert_eq!(close.advance(now, true, || false), CloseStep::default());
+        assert_eq!(close.deadline(), Some(now + LOOK_EVERY));
+        assert!(close.may_send());
+        let later = now + LOOK_EVERY;
+        assert_eq!(close.advance(later, true, || true), SHUT_DOWN);
+        assert_eq!(close.deadline(), Some(later + LINGER_FOR));
+
+        let mut close = TcpClose::default();
+        close.close_behind_acks();
+        assert_eq!(close.advance(now, true, || false), CloseStep::default());
+        let over = now + FLUSH_FOR;
+        assert_eq!(close.advance(over, true, || false), SHUT_DOWN);
+
+        let mut close = TcpClose::default();
+        assert_eq!(close.advance(now, true, || false), SHUT_DOWN);
     }
 }

@@ -31,6 +31,15 @@ pub(super) enum Rest {
     Framed,
 }
 
+impl Link {
+    /// The FIN to a plain peer, such as Linux's siw, waits for TCP's acknowledgements.
+    pub(super) fn choose_close(&mut self) {
+        if self.engine.has_plain_peer() {
+            self.tcp_close.close_behind_acks();
+        }
+    }
+}
+
 impl RcShared {
     /// Checks for the end of the stream, while nothing is read.
     pub(super) fn look_for_end(&self, link: &mut Link) -> Received {
@@ -235,6 +244,7 @@ impl RcShared {
         self.end_one_sided(&mut link);
         // The rest goes as that of any connection.
         link.pipe.leave_lane();
+        link.choose_close();
         let octets = self.rest(&mut link, rest, bye);
         // Receives of a shared receive queue are not lost with one of its QPs.
         let unfinished = link.engine.abandon();
