@@ -12,7 +12,7 @@ use super::congestion::Congestion;
 use super::flow::pacing::Pacing;
 use super::flow::received::Received;
 use super::flow::recovery::Recovery;
-use super::flow::rtt::Rtt;
+use super::flow::rtt::{MOST_ACK_DELAY, Rtt};
 use super::flow::tuning::Tuning;
 use super::frame::{Credit, EcnCounts, Hello, MessageError, NotReady};
 use super::message::inbound::Inbound;
@@ -30,10 +30,8 @@ const NOT_READY: usize = 16;
 const ERRORS: usize = 32;
 /// Pongs that wait to be sent.
 const PONGS: usize = 4;
-/// Round trips after which ECN's next mark counts.
+/// Shortest delay of acknowledgements.
 const LEAST_ACK_DELAY: Duration = Duration::from_micros(25);
-/// Longest delay of acknowledgements, of both ends.
-const MOST_ACK_DELAY: Duration = Duration::from_millis(1);
 /// Longest probe timeout.
 const MOST_PTO: Duration = Duration::from_secs(1);
 /// Numbers of which one is skipped.
@@ -322,7 +320,8 @@ impl Association {
     }
 
     fn pto(&self, config: &RdConfig) -> Duration {
-        let base = self.rtt.timeout(config.granularity) + MOST_ACK_DELAY;
+        let delay = self.rtt.delay().max(self.ack_delay());
+        let base = self.rtt.timeout(config.granularity) + delay.min(MOST_ACK_DELAY);
         if self.backoff == 0 {
             return base;
         }

@@ -436,3 +436,25 @@ fn packet_numbers_have_an_end() {
         assert_eq!(server.placed, usize::from(!over));
     }
 }
+
+/// The delay of acknowledgements that a probe timeout allows for is the one that the peer shows.
+#[test]
+fn a_probe_follows_soon_where_the_peer_acknowledges_at_once() {
+    let (mut client, mut server) = ends(|_| ());
+    let half = Duration::from_micros(100);
+    let mut timeouts = Vec::new();
+    for _ in 0..64 {
+        client.post(SERVER, 1, 64);
+        let sent = client.now;
+        let datagrams = client.transmit(SERVER);
+        timeouts.push(client.endpoint.poll_timeout().unwrap() - sent);
+        server.now = sent + half;
+        for datagram in datagrams {
+            server.receive(CLIENT, &datagram).unwrap();
+        }
+        client.now = server.now + half;
+        server.carry(&mut client);
+    }
+    assert!(timeouts[1] > Duration::from_millis(1), "{timeouts:?}");
+    assert!(timeouts[63] < 3 * (half + half), "{timeouts:?}");
+}

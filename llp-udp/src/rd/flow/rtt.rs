@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Longest delay of acknowledgements, of both ends.
+pub(in crate::rd) const MOST_ACK_DELAY: Duration = Duration::from_millis(1);
+
 /// Estimates of one path.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::rd) struct Rtt {
@@ -12,6 +15,8 @@ pub(in crate::rd) struct Rtt {
     latest: Duration,
     /// Smallest samples of the present round trip and of the one before.
     rounds: [Option<Duration>; 2],
+    /// Largest delay of acknowledgements of late, as the peer reports it.
+    delay: Duration,
 }
 
 impl Rtt {
@@ -22,11 +27,13 @@ impl Rtt {
             minimum: None,
             latest: initial,
             rounds: [None; 2],
+            delay: MOST_ACK_DELAY,
         }
     }
 
     /// Takes a sample; `delay` is the delay that the peer reported.
     pub(in crate::rd) fn sample(&mut self, latest: Duration, delay: Duration) {
+        self.delay = delay.max(self.delay - self.delay / 8);
         let Some(minimum) = self.minimum else {
             self.minimum = Some(latest);
             self.smoothed = latest;
@@ -76,6 +83,11 @@ impl Rtt {
         self.smoothed + (self.variation * 4).max(granularity)
     }
 
+    /// Delay of the peer's acknowledgements: the largest of late, less 1/8 for each sample since.
+    pub(in crate::rd) const fn delay(&self) -> Duration {
+        self.delay
+    }
+
     /// Whether a queue of the path does not drain: all samples of this and the last round trip are above the minimum by more than its
     /// `share`, and at least `floor`. A host that was not scheduled for a while delays some, as a queue would, and not all.
     pub(in crate::rd) fn is_queue_standing(&self, share: u32, floor: Duration) -> bool {
@@ -119,6 +131,18 @@ mod tests {
         assert_eq!(rtt.latest, 8 * MS);
         rtt.sample(4 * MS, 8 * MS);
         assert_eq!(rtt.minimum(), 4 * MS);
+    }
+
+    #[test]
+    fn the_delay_is_the_largest_of_late() {
+        let mut rtt = Rtt::new(MS);
+        assert_eq!(rtt.delay(), MS);
+        rtt.sample(4 * MS, MS / 2);
+        assert_eq!(rtt.delay(), MS * 7 / 8);
+        rtt.sample(4 * MS, 16 * MS);
+        assert_eq!(rtt.delay(), 16 * MS);
+        rtt.sample(4 * MS, Duration::ZERO);
+        assert_eq!(rtt.delay(), 14 * MS);
     }
 
     #[test]
