@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use crate::api::device::events::Events;
 use crate::driver::device::clock;
 use crate::driver::reactor::poll_set::{By, PollSet, SLOW_TICK};
-use crate::driver::reactor::waker::{TASK, Task, WAKE, WRITABLE, Waker};
+use crate::driver::reactor::waker::{TASK, TIMER, Task, WAKE, WRITABLE, Waker};
 use crate::driver::same_host::meeting::SameHost;
 use crate::driver::same_host::names::{Names, Reach};
 use crate::driver::tcp::lingering::{LingeringSocket, LingeringSockets};
@@ -32,6 +32,8 @@ use crate::{Config, Error, SameHostMode};
 
 /// Interval of the checks of polled queues, at first and after a while.
 const TICK: Duration = Duration::from_millis(1);
+/// Time, in nanoseconds, within which a timer of a set that nobody polls expires when it is due, and not at the millisecond after.
+const FINE: u64 = 10_000_000;
 /// Ticks before [`SLOW_TICK`].
 const TICKS: u32 = 32;
 /// Calls of one queue's progress before the next queue's.
@@ -349,7 +351,7 @@ impl Background {
                         self.waker.acknowledge();
                     }
                     WRITABLE => writable = true,
-                    TASK => {}
+                    TASK | TIMER => {}
                     id => {
                         ticked = false;
                         if let Some(set) = sets.iter().find(|set| set.id() == id) {
@@ -386,6 +388,8 @@ impl Background {
         // Published before the deadlines are read: a thread that sets an earlier one afterwards reads this and wakes us.
         self.waker.set_wakes_at(by_tick);
         let by_timer = sets.iter().map(|set| set.background_deadline()).min();
+        let asleep = sets.iter().filter(|set| !set.is_polled());
+        let by_sleeper = asleep.map(|set| set.background_deadline()).min();
         let tasks = self.live_tasks();
         let by_task = tasks
             .iter()
@@ -397,6 +401,9 @@ impl Background {
         self.waker.set_wakes_at(next);
         if next == u64::MAX {
             return EpollTimeout::NONE;
+        }
+        if by_sleeper == Some(next) && next.saturating_sub(now) < FINE {
+            self.waker.expire_at(next, now);
         }
         let millis = next.saturating_sub(now).div_ceil(1_000_000);
         EpollTimeout::try_from(millis).unwrap_or(EpollTimeout::MAX)

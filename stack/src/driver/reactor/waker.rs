@@ -2,12 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use crate::Error;
 use crate::driver::device::clock;
@@ -18,6 +21,8 @@ pub(crate) const WAKE: u64 = u64::MAX;
 pub(crate) const WRITABLE: u64 = u64::MAX - 1;
 /// Token of a task.
 pub(crate) const TASK: u64 = u64::MAX - 2;
+/// Token of the timer.
+pub(crate) const TIMER: u64 = u64::MAX - 3;
 
 /// A background task beside queue pairs: MPA startups, lingering sockets, service ID resolution.
 pub(crate) trait Task: std::fmt::Debug + Send + Sync {
@@ -36,6 +41,15 @@ pub(crate) struct Waker {
     wake: EventFd,
     /// End of the thread's sleep, in nanoseconds of the driver's clock; 0 while it is awake.
     wakes_at: AtomicU64,
+    timer: FineTimer,
+}
+
+/// Timer for sleeps that end between two milliseconds, in which `epoll_wait(2)` counts. Made when it is first needed.
+#[derive(Debug)]
+struct FineTimer {
+    fd: OnceLock<Option<TimerFd>>,
+    /// Time at which it expires, or has expired, in nanoseconds of the driver's clock.
+    expires_at: AtomicU64,
 }
 
 impl Waker {
@@ -48,6 +62,10 @@ impl Waker {
                 epoll,
                 wake,
                 wakes_at: AtomicU64::new(0),
+                timer: FineTimer {
+                    fd: OnceLock::new(),
+                    expires_at: AtomicU64::new(u64::MAX),
+                },
             })
         };
         make().map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))
@@ -73,6 +91,30 @@ impl Waker {
     /// Publishes the end of the next sleep. Deadlines that another thread sets afterwards and that are earlier wake the thread.
     pub(crate) fn set_wakes_at(&self, nanos: u64) {
         self.wakes_at.store(nanos, Ordering::SeqCst);
+    }
+
+    /// Ends the next sleep at `nanos` by the timer; `now` is the present time. One that expires before then is left: setting it costs more than the wakeup,
+    /// since most deadlines are put off before they come.
+    pub(crate) fn expire_at(&self, nanos: u64, now: u64) {
+        let expires_at = self.timer.expires_at.load(Ordering::Relaxed);
+        if (now..=nanos).contains(&expires_at) {
+            return;
+        }
+        let timer = self.timer.fd.get_or_init(|| {
+            let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+            let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).ok()?;
+            // Edge-triggered: nobody has to read the expirations.
+            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, TIMER);
+            self.epoll.add(&timer, event).ok()?;
+            Some(timer)
+        });
+        let Some(timer) = timer else { return };
+        // Zero would disarm it.
+        let left = Duration::from_nanos(nanos.saturating_sub(now).max(1));
+        let expiration = Expiration::OneShot(TimeSpec::from_duration(left));
+        if timer.set(expiration, TimerSetTimeFlags::empty()).is_ok() {
+            self.timer.expires_at.store(nanos, Ordering::Relaxed);
+        }
     }
 
     /// Sleeps, and returns the events. `None` where the program closed the descriptor of the set.
@@ -130,5 +172,31 @@ impl Waker {
     /// A descriptor that is held in reserve.
     pub(crate) fn hold_descriptor(&self) -> io::Result<OwnedFd> {
         self.wake.as_fd().try_clone_to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_timer_ends_a_sleep_each_time_and_an_earlier_one_stays() {
+        let waker = Waker::new().unwrap();
+        let mut events = [EpollEvent::empty(); 4];
+        let mut tokens = || {
+            let timeout = EpollTimeout::from(60_000_u16);
+            let events = waker.wait(&mut events, timeout).unwrap();
+            events.iter().map(EpollEvent::data).collect::<Vec<_>>()
+        };
+        let now = || clock::to_nanos(Some(clock::now()));
+        const HOUR: u64 = 3_600_000_000_000;
+        for _ in 0..3 {
+            let begin = now();
+            waker.expire_at(begin + HOUR, begin);
+            waker.expire_at(begin + 300_000, begin);
+            waker.expire_at(begin + 2 * HOUR, begin);
+            assert_eq!(tokens(), [TIMER]);
+            assert!(now() >= begin + 300_000);
+        }
     }
 }

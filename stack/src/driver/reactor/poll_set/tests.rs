@@ -255,6 +255,10 @@ fn timers_of_a_polled_set_are_the_pollers() {
     set.note_deadline(id, Some(past - Duration::from_millis(2)));
     set.run_timers_in_background();
     assert_eq!(timeouts(), 3, "the poller is away");
+    set.note_deadline(id, Some(past));
+    assert_eq!(set.background_deadline(), nanos + TIMER_GRACE);
+    set.begin_sleep();
+    assert_eq!(set.background_deadline(), nanos, "the poller sleeps");
 }
 
 #[test]

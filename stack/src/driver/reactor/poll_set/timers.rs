@@ -25,10 +25,10 @@ impl PollSet {
     }
 
     fn in_background(&self, deadline: u64) -> u64 {
-        if self.arming.is_on() {
-            deadline
-        } else {
+        if self.is_polled() {
             deadline.saturating_add(TIMER_GRACE)
+        } else {
+            deadline
         }
     }
 
