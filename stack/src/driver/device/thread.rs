@@ -402,7 +402,7 @@ impl Background {
         if next == u64::MAX {
             return EpollTimeout::NONE;
         }
-        if by_sleeper == Some(next) && next.saturating_sub(now) < FINE {
+        if by_sleeper == Some(next) && (1..FINE).contains(&next.saturating_sub(now)) {
             self.waker.expire_at(next, now);
         }
         let millis = next.saturating_sub(now).div_ceil(1_000_000);
