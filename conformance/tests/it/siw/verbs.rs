@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use dgiwarp_conform::siw::{GUEST_IP, HOST_IP, Vm};
+use dgiwarp_conform::siw::{GUEST_IP, HOST_IP, Output, Vm};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use xtask::lab::is_listening;
@@ -206,7 +206,7 @@ fn we_connect(vm: &Vm, row: &Row, persona: &str, before: &str) -> Result<(), Ear
     vm.wait_listening(PORT).unwrap();
     let client = outcome(start(vm, &line(row.client), persona))?;
     row.check(&client);
-    row.check(&server.wait().unwrap().stdout);
+    row.check(&all(&server.wait().unwrap()));
     Ok(())
 }
 
@@ -224,9 +224,14 @@ fn siw_connects(vm: &Vm, row: &Row, persona: &str, before: &str) -> Result<(), E
     if client.stderr.contains(EARLY) {
         return Err(Early);
     }
-    row.check(&client.stdout);
+    row.check(&all(&client));
     row.check(&outcome(server)?);
     Ok(())
+}
+
+/// Both outputs of a guest's command: an error tells why the expected line is missing.
+fn all(output: &Output) -> String {
+    format!("{}{}", output.stdout, output.stderr)
 }
 
 fn filled_in(line: &str, server: Ipv4Addr) -> String {
