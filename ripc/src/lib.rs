@@ -39,9 +39,10 @@ mod system;
 mod wire;
 
 pub use dgiwarp::Region;
-pub use endpoint::client::{CallOptions, Client, PendingCall};
+pub use endpoint::client::{CallOptions, Client, PendingCall, StreamCall};
 pub use endpoint::config::{Config, Limits};
 pub use endpoint::service::{Incoming, Reply, Request};
+pub use endpoint::stream::{Broken, StreamReceiver, StreamSender};
 pub use endpoint::{Destination, Endpoint};
 pub use error::Error;
 pub use memory::{Block, OutOfBounds};

@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::Endpoint;
 use super::peer::Out;
+use super::progress::Shared;
 use super::state::Pending;
+use super::stream::{StreamId, StreamReceiver, StreamSender, Streaming};
 use crate::names::{MethodId, ServiceName};
 use crate::payload::Payload;
 use crate::status::{Code, Status};
 use crate::system::{after, replace_waker};
+use crate::wire::message::Streams;
 
 /// How a call is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,23 +122,13 @@ impl Client {
         payload: Payload,
         options: &CallOptions,
     ) -> Result<Payload, Status> {
-        let deadline = options.timeout.and_then(after);
-        let payload = Arc::new(payload);
-        let mut result = Err(Status::new(Code::NotFound, "the service has no address"));
-        for _ in 0..self.addresses.len() {
-            let at = self.current.load(Ordering::Relaxed);
-            let begun = self.begin_at(at, method, Arc::clone(&payload), options, deadline);
-            let (unsent, ended) = match begun {
-                Ok(call) => call.finish(),
-                Err(status) => (status.code == Code::Unavailable, Err(status)),
-            };
-            result = ended;
-            if !unsent {
+        let mut attempts = self.attempts(method, payload, options, Streams::default());
+        while let Some(call) = attempts.begin() {
+            if attempts.is_over(call.finish()) {
                 break;
             }
-            self.turn_from(at);
         }
-        result
+        attempts.result
     }
 
     /// Calls a method without holding a thread. Dropping the future cancels the call.
@@ -148,23 +141,78 @@ impl Client {
         payload: Payload,
         options: &CallOptions,
     ) -> Result<Payload, Status> {
-        let deadline = options.timeout.and_then(after);
-        let payload = Arc::new(payload);
-        let mut result = Err(Status::new(Code::NotFound, "the service has no address"));
-        for _ in 0..self.addresses.len() {
-            let at = self.current.load(Ordering::Relaxed);
-            let begun = self.begin_at(at, method, Arc::clone(&payload), options, deadline);
-            let (unsent, ended) = match begun {
-                Ok(mut call) => std::future::poll_fn(|context| call.poll_result(context)).await,
-                Err(status) => (status.code == Code::Unavailable, Err(status)),
-            };
-            result = ended;
-            if !unsent {
+        let mut attempts = self.attempts(method, payload, options, Streams::default());
+        while let Some(mut call) = attempts.begin() {
+            let ended = std::future::poll_fn(|context| call.poll_result(context)).await;
+            if attempts.is_over(ended) {
                 break;
             }
-            self.turn_from(at);
         }
-        result
+        attempts.result
+    }
+
+    /// Calls a method with streams of octets beside its request and its reply: one that the server may send, and, if `sends`, one of the caller's. It returns once
+    /// the call is sent. Such a call is not made again where its connection is lost after octets of a stream.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call). `UNIMPLEMENTED` where the peer takes no streams and the caller's is wanted.
+    pub async fn open(
+        &self,
+        method: MethodId,
+        payload: Payload,
+        options: &CallOptions,
+        sends: bool,
+    ) -> Result<StreamCall, Status> {
+        let streams = Streams {
+            down: true,
+            up: sends,
+        };
+        let mut attempts = self.attempts(method, payload, options, streams);
+        while let Some(call) = attempts.begin() {
+            let executor: Arc<dyn Streaming> = Arc::<Shared>::clone(self.endpoint.shared());
+            let id = call.stream_id();
+            let sender = sends.then(|| StreamSender {
+                executor: Arc::clone(&executor),
+                id,
+            });
+            let receiver = StreamReceiver { executor, id };
+            let mut call = StreamCall {
+                call,
+                sender,
+                receiver,
+            };
+            let opened = std::future::poll_fn(|context| call.call.poll_open(context)).await;
+            match opened {
+                None => return Ok(call),
+                Some(ended) => {
+                    if attempts.is_over(ended) {
+                        break;
+                    }
+                }
+            }
+        }
+        let over = |_| Err(Status::new(Code::Internal, "a reply before the call"));
+        attempts.result.map_or_else(Err, over)
+    }
+
+    fn attempts(
+        &self,
+        method: MethodId,
+        payload: Payload,
+        options: &CallOptions,
+        streams: Streams,
+    ) -> Attempts<'_> {
+        Attempts {
+            client: self,
+            method,
+            payload: Arc::new(payload),
+            options: options.clone(),
+            streams,
+            deadline: options.timeout.and_then(after),
+            at: 0,
+            left: self.addresses.len(),
+            result: Err(Status::new(Code::NotFound, "the service has no address")),
+        }
     }
 
     /// Uses the address behind this one, where nothing listens.
@@ -187,7 +235,8 @@ impl Client {
     ) -> Result<PendingCall, Status> {
         let deadline = options.timeout.and_then(after);
         let at = self.current.load(Ordering::Relaxed);
-        self.begin_at(at, method, Arc::new(payload), options, deadline)
+        let streams = Streams::default();
+        self.begin_at(at, method, Arc::new(payload), options, streams, deadline)
     }
 
     fn begin_at(
@@ -196,6 +245,7 @@ impl Client {
         method: MethodId,
         payload: Arc<Payload>,
         options: &CallOptions,
+        streams: Streams,
         deadline: Option<Instant>,
     ) -> Result<PendingCall, Status> {
         let Some(target) = self.addresses.get(at).copied() else {
@@ -229,6 +279,9 @@ impl Client {
             waker: None,
         };
         state.pending.insert(number, pending);
+        if streams.down {
+            state.open_own(connection, number, streams);
+        }
         if let Some(peer) = state.peers.get_mut(&connection) {
             peer.queue.push_back(Out::Call(number));
         }
@@ -241,7 +294,95 @@ impl Client {
     }
 }
 
+/// A call on its way over the addresses of its client.
+struct Attempts<'a> {
+    client: &'a Client,
+    method: MethodId,
+    payload: Arc<Payload>,
+    options: CallOptions,
+    streams: Streams,
+    deadline: Option<Instant>,
+    /// Address of the latest attempt.
+    at: usize,
+    left: usize,
+    result: Result<Payload, Status>,
+}
+
+impl Attempts<'_> {
+    /// Begins the call at the address that is used now. `None` where no address is left, or none may take it: the result has the reason.
+    fn begin(&mut self) -> Option<PendingCall> {
+        while self.left > 0 {
+            self.left -= 1;
+            self.at = self.client.current.load(Ordering::Relaxed);
+            let payload = Arc::clone(&self.payload);
+            let (options, deadline) = (&self.options, self.deadline);
+            let begun = self.client.begin_at(
+                self.at,
+                self.method,
+                payload,
+                options,
+                self.streams,
+                deadline,
+            );
+            match begun {
+                Ok(call) => return Some(call),
+                Err(status) => {
+                    let unsent = status.code == Code::Unavailable;
+                    if self.is_over((unsent, Err(status))) {
+                        self.left = 0;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes the end of an attempt, and whether the call surely was not sent. Returns whether it is that of the call.
+    fn is_over(&mut self, (unsent, result): (bool, Result<Payload, Status>)) -> bool {
+        self.result = result;
+        if unsent {
+            self.client.turn_from(self.at);
+        }
+        !unsent
+    }
+}
+
+/// A call with streams. Dropping it, or its `call`, cancels the call; the streams end with it.
+#[derive(Debug)]
+pub struct StreamCall {
+    /// The call: its reply comes behind the octets of the server's stream.
+    pub call: PendingCall,
+    /// Sending end of the caller's stream, where there is one.
+    pub sender: Option<StreamSender>,
+    /// Receiving end of the server's stream. Without octets, it ends with the call.
+    pub receiver: StreamReceiver,
+}
+
 impl PendingCall {
+    fn stream_id(&self) -> StreamId {
+        let number = self.number;
+        StreamId { caller: 0, number }
+    }
+
+    /// Ready once the call is sent, or, with its result, over.
+    fn poll_open(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<(bool, Result<Payload, Status>)>> {
+        let mut inner = self.endpoint.shared().lock();
+        if let Some(stream) = inner.state.streams.get_mut(&self.stream_id()) {
+            if stream.opened {
+                return Poll::Ready(None);
+            }
+            let replaced = replace_waker(&mut stream.writer, context.waker());
+            drop(inner);
+            drop(replaced);
+        } else {
+            drop(inner);
+        }
+        self.poll_result(context).map(Some)
+    }
+
     /// Waits for the reply.
     ///
     /// # Errors

@@ -14,6 +14,8 @@ pub struct Limits {
     pub longest: usize,
     /// First grant to each peer, in octets, at least 128 KiB. Default 1 MiB.
     pub credit: u64,
+    /// First grant to each stream of a call, in octets, at least 4 KiB. Default 128 KiB.
+    pub stream: u32,
     /// Longest item that is taken, in octets. Default 1 GiB.
     pub item: u64,
     /// Octets of items being read, of all peers. Default 2 GiB.
@@ -33,6 +35,7 @@ impl Default for Limits {
         Self {
             longest: 8192,
             credit: 1 << 20,
+            stream: 128 << 10,
             item: 1 << 30,
             reading: 2 << 30,
             peers: 4096,
@@ -50,6 +53,7 @@ impl Limits {
         let [least, most] = [least, most].map(|it| usize::try_from(it).unwrap_or(usize::MAX));
         self.longest = self.longest.clamp(least, most);
         self.credit = self.credit.max(128 << 10);
+        self.stream = self.stream.max(4 << 10);
         self
     }
 }

@@ -9,17 +9,19 @@ use dgiwarp::{Access, Wc, WcOpcode, WcStatus};
 use super::peer::{GOING_AWAY, Out, Subject, pieces};
 use super::service::{Cancellation, Incoming, Job, Request, Route};
 use super::state::{About, Answer, Inbound, State, Then, Unread};
+use super::stream::StreamId;
 use super::work_id::WorkId;
 use crate::engine::calls::Replied;
 use crate::engine::credit::{Overdrawn, cost};
 use crate::engine::executions::Begin;
+use crate::engine::streams::BadPart;
 use crate::engine::windows::BadWindow;
 use crate::memory::Block;
 use crate::names::{MethodId, ServiceId};
 use crate::payload::{Item, Payload};
 use crate::status::{Code, Status};
 use crate::wire::FormatError;
-use crate::wire::message::{Body, Kind, Message, WireItem};
+use crate::wire::message::{Body, Kind, Message, Streams, WireItem};
 use crate::wire::metadata::Metadata;
 
 /// Fault of a peer that ends its connection.
@@ -31,6 +33,8 @@ enum Violation {
     Credit(#[from] Overdrawn),
     #[error(transparent)]
     Window(#[from] BadWindow),
+    #[error(transparent)]
+    Stream(#[from] BadPart),
 }
 
 /// Time of now, and the way from it to the clock of programs.
@@ -111,6 +115,7 @@ impl State {
         let number = message.number;
         match message.kind {
             Kind::Call {
+                streams,
                 service,
                 method,
                 timeout,
@@ -126,7 +131,7 @@ impl State {
                     deadline: (timeout > 0).then(|| clock.now + deadline),
                     cancelled: Arc::new(Cancellation::default()),
                 };
-                self.call(number, floor, route, body, clock)
+                self.call(number, floor, route, streams, body, clock)
             }
             Kind::Reply { status, body } => self.reply(key, number, status, body, cost, clock),
             Kind::Message { to, from, body } => {
@@ -176,6 +181,19 @@ impl State {
                 Ok(())
             }
             Kind::Credit | Kind::Pong => Ok(()),
+            Kind::Stream {
+                direction,
+                end,
+                octets,
+            } => Ok(self.part(key, number, direction, &octets, end)?),
+            Kind::Grant {
+                direction,
+                stop,
+                granted,
+            } => {
+                self.grant(key, number, direction, granted, stop);
+                Ok(())
+            }
             Kind::GoAway => {
                 self.by_target.retain(|_, connection| *connection != key);
                 Ok(())
@@ -188,6 +206,7 @@ impl State {
         number: u64,
         floor: u64,
         route: Route,
+        streams: Streams,
         body: Body,
         clock: Clock,
     ) -> Result<(), Violation> {
@@ -216,6 +235,7 @@ impl State {
                     Some(running) if running.connection != key => {
                         running.connection = key;
                         running.cost = cost;
+                        self.move_theirs(key, caller, number, streams);
                     }
                     Some(_) | None => peer.credit.consume(cost),
                 }
@@ -238,6 +258,7 @@ impl State {
                 let about = About::Call { caller, number };
                 let service = route.service;
                 self.routes.insert((caller, number), route);
+                self.open_theirs(key, caller, number, streams);
                 if self.going_away {
                     let text = "the endpoint is going away: the call was not executed";
                     self.finish(caller, number, &Status::new(Code::Unavailable, text), clock);
@@ -296,11 +317,22 @@ impl State {
             ),
             Err(status) => (status.code, Payload::short(status.text)),
         };
+        let stream = self.streams.get(&StreamId { caller, number });
+        let used = stream.filter(|it| it.used).map(|it| it.connection);
+        let (status, payload) = match used {
+            Some(connection) if connection != route.connection => {
+                let text = "a stream of the call was lost with its connection";
+                (Code::Aborted, Payload::short(text))
+            }
+            _ => (status, payload),
+        };
+        self.close_theirs(caller, number);
         let answer = Arc::new(Answer {
             status: status.number(),
             payload: Arc::new(payload),
         });
-        let octets = (!answer.payload.has_long()).then(|| answer.payload.short_octets() + 256);
+        let can_be_kept = used.is_none() && !answer.payload.has_long();
+        let octets = can_be_kept.then(|| answer.payload.short_octets() + 256);
         self.executions.finish(caller, number, &answer, octets);
         if let Some(peer) = self.peers.get_mut(&route.connection) {
             peer.queue.push_back(Out::Reply {
@@ -321,6 +353,7 @@ impl State {
             return;
         };
         self.woken.extend(route.cancelled.set());
+        self.end_streams(StreamId { caller, number });
         let is = |job: &Job| job.caller == caller && job.number == number;
         if let Some(at) = self.jobs.iter().position(is) {
             self.jobs.remove(at);

@@ -7,6 +7,8 @@ mod peer;
 mod progress;
 pub(crate) mod service;
 mod state;
+pub(crate) mod stream;
+mod streams;
 mod work_id;
 
 use std::net::SocketAddr;
@@ -96,6 +98,7 @@ impl Endpoint {
             version: VERSION,
             instance,
             longest: u32::try_from(limits.longest).unwrap_or(u32::MAX),
+            stream: limits.stream,
             credit: limits.credit,
         };
         let pool = Pool::new(limits.pool);

@@ -9,6 +9,7 @@ use dgiwarp::{
     Access, Buffer, Cq, Mr, Pd, QpAttr, RcOperation, RcOptions, RcQp, RcQpAttr, RcSendWr, Rnic, Srq,
 };
 
+use super::stream::StreamId;
 use super::work_id::{MAX_COUNT, NO_SLOT, WorkId};
 use crate::engine::credit::{Credit, cost};
 use crate::engine::windows::{Granted, Own};
@@ -122,6 +123,10 @@ pub(crate) struct Peer<T> {
     pub(crate) longest: usize,
     pub(crate) credit: Credit,
     pub(crate) queue: VecDeque<Out>,
+    /// First grant of the peer to each stream, in octets; 0: it takes none.
+    pub(crate) stream: u64,
+    /// Streams that have something to send, each once.
+    pub(crate) streams: VecDeque<StreamId>,
     pub(crate) transfers: VecDeque<Transfer<T>>,
     next_transfer: u32,
     /// Windows of the peer for MESSAGEs.
@@ -190,6 +195,8 @@ impl<T> Peer<T> {
             longest,
             credit: Credit::new(0, credit),
             queue: VecDeque::new(),
+            stream: 0,
+            streams: VecDeque::new(),
             transfers: VecDeque::new(),
             next_transfer: 1,
             granted: Granted::default(),
@@ -220,6 +227,7 @@ impl<T> Peer<T> {
         self.instance = hello.instance;
         self.longest = longest.min(usize::try_from(hello.longest).unwrap_or(longest));
         self.credit.granted(hello.credit);
+        self.stream = hello.stream.into();
     }
 
     /// Queues a message of the kinds that cost nothing, before all others.

@@ -14,6 +14,7 @@ use super::inbound::Clock;
 use super::peer::Phase;
 use super::service::{Executor, Handler, Job, Reply};
 use super::state::State;
+use super::stream::StreamId;
 use super::work_id::WorkId;
 use crate::memory::Pool;
 use crate::payload::Payload;
@@ -304,7 +305,9 @@ impl Shared {
                         Some(result.unwrap_or_else(|_| Err(panicked())))
                     }
                     Handler::Deferred(handler) => {
+                        let streams = executor.streams(StreamId { caller, number });
                         let reply = Reply {
+                            streams,
                             executor,
                             caller,
                             number,
@@ -363,6 +366,14 @@ impl Executor for Shared {
 
     fn pool(&self) -> Arc<Pool> {
         Arc::clone(&self.lock().state.pool)
+    }
+
+    fn streams(&self, id: StreamId) -> (bool, bool) {
+        let inner = self.lock();
+        let stream = inner.state.streams.get(&id);
+        stream.map_or((false, false), |it| {
+            (it.outgoing.is_some(), it.incoming.is_some())
+        })
     }
 }
 
@@ -457,6 +468,11 @@ impl State {
         let pending = self.pending.values();
         let waited_for = pending.filter(|it| it.result.is_none() && !it.detached);
         let mut keys: Vec<_> = waited_for.map(|it| it.connection).collect();
+        let streams = self
+            .streams
+            .iter()
+            .filter(|(id, it)| it.is_waited_for(**id));
+        keys.extend(streams.map(|(_, it)| it.connection));
         keys.sort_unstable();
         keys.dedup();
         for key in keys {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::stream::{StreamId, StreamReceiver, StreamSender, Streaming};
 use crate::error::Error;
 use crate::memory::{Block, Pool};
 use crate::names::{MethodId, ServiceId, ServiceName};
@@ -85,11 +86,13 @@ impl Cancellation {
 }
 
 /// Executor of a call, as its [`Reply`] has it.
-pub(crate) trait Executor: fmt::Debug + Send + Sync {
+pub(crate) trait Executor: Streaming {
     /// Takes the result of a call whose handler replies later.
     fn reply(&self, caller: u64, number: u64, result: Result<Payload, Status>);
     /// Memory of the endpoint.
     fn pool(&self) -> Arc<Pool>;
+    /// Whether a stream of a call that is executed takes octets, and whether octets come.
+    fn streams(&self, id: StreamId) -> (bool, bool);
 }
 
 /// Way of the one reply to a call. A call whose `Reply` is dropped unsent ends with `INTERNAL`.
@@ -100,12 +103,37 @@ pub struct Reply {
     pub(crate) number: u64,
     pub(crate) cancelled: Arc<Cancellation>,
     pub(crate) sent: bool,
+    /// Ends of the call's streams that were not taken.
+    pub(crate) streams: (bool, bool),
 }
 
 impl Reply {
     /// Ends the call with this result.
     pub fn send(mut self, result: Result<Payload, Status>) {
         self.finish(result);
+    }
+
+    /// Sending end of the stream to the caller, once; `None` where the caller takes none. Its octets come before the reply.
+    pub fn sender(&mut self) -> Option<StreamSender> {
+        let is_there = std::mem::take(&mut self.streams.0);
+        is_there.then(|| StreamSender {
+            executor: Arc::clone(&self.executor) as Arc<dyn Streaming>,
+            id: self.stream_id(),
+        })
+    }
+
+    /// Receiving end of the stream of the caller, once; `None` where there is none.
+    pub fn receiver(&mut self) -> Option<StreamReceiver> {
+        let is_there = std::mem::take(&mut self.streams.1);
+        is_there.then(|| StreamReceiver {
+            executor: Arc::clone(&self.executor) as Arc<dyn Streaming>,
+            id: self.stream_id(),
+        })
+    }
+
+    fn stream_id(&self) -> StreamId {
+        let (caller, number) = (self.caller, self.number);
+        StreamId { caller, number }
     }
 
     /// Makes blocks of the endpoint's memory, as [`Endpoint::block`](crate::Endpoint::block): also behind the reply, and without keeping the endpoint open.

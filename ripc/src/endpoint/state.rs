@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 use super::config::Limits;
 use super::peer::{Out, Parts, Peer, Piece, Registered, Subject, pieces};
 use super::service::{Inbox, Job, Route, Service};
+use super::stream::{Stream, StreamId};
 use crate::engine::calls::{Calls, Expired, Lost, Sending};
 use crate::engine::executions::Executions;
 use crate::engine::windows::Granted;
@@ -122,6 +123,7 @@ pub(crate) struct State {
     pub(crate) executions: Executions<Arc<Answer>>,
     /// Calls that are executed, by caller and number.
     pub(crate) routes: FxHashMap<(u64, u64), Route>,
+    pub(crate) streams: FxHashMap<StreamId, Stream>,
     pub(crate) peers: BTreeMap<u64, Connection>,
     pub(crate) by_qpn: FxHashMap<u32, u64>,
     pub(crate) by_target: FxHashMap<SocketAddr, u64>,
@@ -159,6 +161,7 @@ impl State {
             pending: FxHashMap::default(),
             executions: Executions::new(),
             routes: FxHashMap::default(),
+            streams: FxHashMap::default(),
             peers: BTreeMap::new(),
             by_qpn: FxHashMap::default(),
             by_target: FxHashMap::default(),
@@ -181,6 +184,11 @@ impl State {
 
     /// Sends what may be sent on a connection.
     pub(crate) fn flush(&mut self, key: u64, now: Duration) {
+        self.flush_queue(key, now);
+        self.flush_streams(key);
+    }
+
+    fn flush_queue(&mut self, key: u64, now: Duration) {
         while let Some(peer) = self.peers.get_mut(&key) {
             if !peer.has_room() {
                 return;
@@ -194,6 +202,7 @@ impl State {
             };
             match out {
                 Out::Ready(message) => {
+                    let call = matches!(message.kind, Kind::Call { .. }).then_some(message.number);
                     if let Err(message) = peer.post(message) {
                         peer.queue.push_front(Out::Ready(message));
                         // The peer may wait for credit as well.
@@ -201,6 +210,8 @@ impl State {
                             return;
                         }
                         peer.control(0, Kind::Credit);
+                    } else if let Some(number) = call {
+                        self.streams_sent(number);
                     }
                 }
                 Out::Call(number) => self.begin_call(key, number, now),
@@ -250,6 +261,12 @@ impl State {
     }
 
     fn begin_call(&mut self, key: u64, number: u64, now: Duration) {
+        if self.lacks_streams(key, number) {
+            self.calls.reply(number);
+            let text = "the peer takes no streams";
+            return self.end(number, Err(Status::new(Code::Unimplemented, text)));
+        }
+        let streams = self.streams_on(key, number);
         let Some(peer) = self.peers.get_mut(&key) else {
             return;
         };
@@ -279,6 +296,7 @@ impl State {
                 let (service, method) = (pending.service.number(), pending.method.number());
                 let floor = self.calls.floor();
                 lowered.send(peer, number, |body| Kind::Call {
+                    streams,
                     service,
                     method,
                     timeout,
@@ -295,6 +313,7 @@ impl State {
 
     /// Gives the program the result of a call.
     pub(crate) fn end(&mut self, number: u64, result: Result<Payload, Status>) {
+        self.end_streams(StreamId { caller: 0, number });
         let Some(pending) = self.pending.get_mut(&number) else {
             return;
         };
@@ -410,10 +429,12 @@ impl State {
         drop(peer);
         self.pool.forget(key);
         self.stirred = true;
+        self.break_streams(key);
         let on_it = self.pending.iter().filter(|(_, it)| it.connection == key);
         let mut numbers: Vec<_> = on_it.map(|(number, _)| *number).collect();
         numbers.sort_unstable();
         for number in numbers {
+            let may_retry = may_retry && !self.is_streaming(number);
             match self.calls.lost(number, now, may_retry) {
                 Lost::Retry => self.send_again(number, now),
                 Lost::Fail { sent } => {

@@ -1,7 +1,7 @@
 //! The examples of `rfc-notes/ripc.md` are what this code emits and parses.
 
 use super::hello::{Hello, Refusal};
-use super::message::{Body, Kind, Message, Window, WireItem};
+use super::message::{Body, Direction, Kind, Message, Streams, Window, WireItem};
 use super::resolve::{Answer, Query};
 use super::{VERSION, metadata::Metadata};
 use crate::{MethodId, ServiceId};
@@ -33,6 +33,7 @@ fn handshake() {
         version: VERSION,
         instance: 0x0123_4567_89ab_cdef,
         longest: 8192,
+        stream: 128 << 10,
         credit: 1 << 20,
     };
     assert_eq!(hello.emit(), example("hello"));
@@ -59,6 +60,7 @@ fn calls_and_replies() {
         ..Body::default()
     };
     let kind = Kind::Call {
+        streams: Streams::default(),
         service: ServiceId::named("kv").number(),
         method: MethodId::named("get").number(),
         timeout: 2_000_000,
@@ -139,4 +141,39 @@ fn queries() {
     };
     assert_eq!(answer.emit(), example("answer"));
     assert_eq!(Answer::parse(&example("answer")), Ok(answer));
+}
+
+#[test]
+fn streams() {
+    let with = |kind| Message {
+        number: 5,
+        credit: 1 << 20,
+        kind,
+    };
+    let kind = Kind::Call {
+        streams: Streams {
+            down: true,
+            up: true,
+        },
+        service: ServiceId::named("kv").number(),
+        method: MethodId::named("get").number(),
+        timeout: 0,
+        floor: 5,
+        body: Body::default(),
+    };
+    check("stream-call", &with(kind));
+    let part = |direction, end, octets: &[u8]| Kind::Stream {
+        direction,
+        end,
+        octets: octets.to_vec(),
+    };
+    check("stream", &with(part(Direction::Up, false, b"one")));
+    check("stream-end", &with(part(Direction::Down, true, b"")));
+    let grant = |stop, granted| Kind::Grant {
+        direction: Direction::Up,
+        stop,
+        granted,
+    };
+    check("grant", &with(grant(false, 196_608)));
+    check("stop", &with(grant(true, 196_608)));
 }

@@ -18,6 +18,8 @@ pub(crate) struct Hello {
     pub(crate) instance: u64,
     /// Octets.
     pub(crate) longest: u32,
+    /// First grant of each stream of a call, in octets; 0 of an end that takes no streams.
+    pub(crate) stream: u32,
     /// Octets.
     pub(crate) credit: u64,
 }
@@ -34,6 +36,7 @@ impl Hello {
             version: u16_at::<4, LEN>(header),
             instance: u64_at::<8, LEN>(header),
             longest: u32_at::<16, LEN>(header),
+            stream: u32_at::<20, LEN>(header),
             credit: u64_at::<24, LEN>(header),
         };
         if hello.version < VERSION {
@@ -61,7 +64,7 @@ impl Hello {
         bytes.extend([0; 2]);
         bytes.extend(self.instance.to_be_bytes());
         bytes.extend(self.longest.to_be_bytes());
-        bytes.extend([0; 4]);
+        bytes.extend(self.stream.to_be_bytes());
         bytes.extend(self.credit.to_be_bytes());
         bytes
     }

@@ -8,6 +8,11 @@ const HEADER: usize = 24;
 const CALL: usize = 24;
 const ADDRESSED: usize = 16;
 const DONE: usize = 8;
+const STREAM: usize = 8;
+const GRANT: usize = 16;
+/// Flags of a CALL.
+const TAKES_STREAM: u8 = 1;
+const HAS_STREAM: u8 = 2;
 const ELEMENT: usize = 24;
 
 /// Most items of a message.
@@ -46,10 +51,29 @@ pub(crate) struct Body {
     pub(crate) metadata: Vec<u8>,
 }
 
+/// Streams of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Streams {
+    /// The caller takes one of the server.
+    pub(crate) down: bool,
+    /// One of the caller follows.
+    pub(crate) up: bool,
+}
+
+/// Direction of a stream of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Direction {
+    /// From the caller.
+    Up,
+    /// To the caller.
+    Down,
+}
+
 /// Kind of a message, and its own fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
     Call {
+        streams: Streams,
         service: u64,
         method: u32,
         /// Microseconds, 0 for none.
@@ -76,6 +100,22 @@ pub(crate) enum Kind {
     Ping,
     Pong,
     GoAway,
+    /// A part of a stream.
+    Stream {
+        direction: Direction,
+        /// Nothing follows.
+        end: bool,
+        /// At least one, but at the end.
+        octets: Vec<u8>,
+    },
+    /// Credit of a stream, to its sender.
+    Grant {
+        direction: Direction,
+        /// Nothing more is taken.
+        stop: bool,
+        /// Octets since the stream began.
+        granted: u64,
+    },
 }
 
 /// One message.
@@ -96,6 +136,23 @@ pub(crate) const fn overhead(windows: usize, items: usize, metadata: usize) -> u
     elements(windows, items) + CALL + metadata
 }
 
+/// Octets of a STREAM without those that it carries.
+pub(crate) const STREAM_OVERHEAD: usize = HEADER + STREAM;
+
+impl Direction {
+    fn parse(octet: u8) -> Result<Self, FormatError> {
+        check("direction", octet.into(), 1)?;
+        Ok(if octet == 0 { Self::Up } else { Self::Down })
+    }
+
+    fn number(self) -> u8 {
+        match self {
+            Self::Up => 0,
+            Self::Down => 1,
+        }
+    }
+}
+
 impl Message {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         let (header, rest) = split_header::<HEADER>(bytes)?;
@@ -110,6 +167,10 @@ impl Message {
                 let (fields, rest) = split_header::<CALL>(rest)?;
                 let (body, rest) = Body::parse(&counts, rest)?;
                 let kind = Kind::Call {
+                    streams: Streams {
+                        down: header[1] & TAKES_STREAM != 0,
+                        up: header[1] & HAS_STREAM != 0,
+                    },
                     service: u64_at::<0, CALL>(fields),
                     method: u32_at::<8, CALL>(fields),
                     timeout: u32_at::<12, CALL>(fields),
@@ -143,6 +204,31 @@ impl Message {
             7 => (Kind::Ping, rest),
             8 => (Kind::Pong, rest),
             9 => (Kind::GoAway, rest),
+            10 => {
+                let (fields, rest) = split_header::<STREAM>(rest)?;
+                let length = u32_at::<4, STREAM>(fields);
+                let length = usize::try_from(length).unwrap_or(usize::MAX);
+                let (octets, rest) = split(rest, length)?;
+                let end = fields[1] & 1 != 0;
+                if octets.is_empty() && !end {
+                    return Err(FormatError::Zero("length of a part"));
+                }
+                let kind = Kind::Stream {
+                    direction: Direction::parse(fields[0])?,
+                    end,
+                    octets: octets.to_vec(),
+                };
+                (kind, rest)
+            }
+            11 => {
+                let (fields, rest) = split_header::<GRANT>(rest)?;
+                let kind = Kind::Grant {
+                    direction: Direction::parse(fields[0])?,
+                    stop: fields[1] & 1 != 0,
+                    granted: u64_at::<8, GRANT>(fields),
+                };
+                (kind, rest)
+            }
             kind => return Err(FormatError::Kind(kind)),
         };
         if !rest.is_empty() {
@@ -168,10 +254,23 @@ impl Message {
             Kind::Ping => (7, 0, &none),
             Kind::Pong => (8, 0, &none),
             Kind::GoAway => (9, 0, &none),
+            Kind::Stream { .. } => (10, 0, &none),
+            Kind::Grant { .. } => (11, 0, &none),
+        };
+        let flags = match &self.kind {
+            Kind::Call { streams, .. } => {
+                (u8::from(streams.down) * TAKES_STREAM) | (u8::from(streams.up) * HAS_STREAM)
+            }
+            _ => 0,
         };
         let count = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         let metadata = u16::try_from(body.metadata.len()).unwrap_or(u16::MAX);
-        out.extend([code, 0, count(body.items.len()), count(body.windows.len())]);
+        out.extend([
+            code,
+            flags,
+            count(body.items.len()),
+            count(body.windows.len()),
+        ]);
         out.extend(status.to_be_bytes());
         out.extend(metadata.to_be_bytes());
         out.extend(self.number.to_be_bytes());
@@ -197,6 +296,24 @@ impl Message {
                 out.push(u8::from(!of_reply));
                 out.extend([0; DONE - 1]);
             }
+            Kind::Stream {
+                direction,
+                end,
+                octets,
+            } => {
+                let length = u32::try_from(octets.len()).unwrap_or(u32::MAX);
+                out.extend([direction.number(), u8::from(*end), 0, 0]);
+                out.extend(length.to_be_bytes());
+                out.extend(octets);
+            }
+            Kind::Grant {
+                direction,
+                stop,
+                granted,
+            } => {
+                out.extend([direction.number(), u8::from(*stop), 0, 0, 0, 0, 0, 0]);
+                out.extend(granted.to_be_bytes());
+            }
             Kind::Reply { .. }
             | Kind::Credit
             | Kind::Cancel
@@ -216,7 +333,9 @@ impl Message {
             | Kind::Done { .. }
             | Kind::Ping
             | Kind::Pong
-            | Kind::GoAway => false,
+            | Kind::GoAway
+            | Kind::Stream { .. }
+            | Kind::Grant { .. } => false,
         }
     }
 }
@@ -348,21 +467,29 @@ mod tests {
         })
     }
 
+    fn direction() -> impl Strategy<Value = Direction> {
+        prop_oneof![Just(Direction::Up), Just(Direction::Down)]
+    }
+
     fn kind() -> impl Strategy<Value = Kind> {
         prop_oneof![
             (
+                (any::<bool>(), any::<bool>()),
                 any::<u64>(),
                 any::<u32>(),
                 any::<u32>(),
                 any::<u64>(),
                 body()
             )
-                .prop_map(|(service, method, timeout, floor, body)| Kind::Call {
-                    service,
-                    method,
-                    timeout,
-                    floor,
-                    body
+                .prop_map(|((down, up), service, method, timeout, floor, body)| {
+                    Kind::Call {
+                        streams: Streams { down, up },
+                        service,
+                        method,
+                        timeout,
+                        floor,
+                        body,
+                    }
                 }),
             (any::<u16>(), body()).prop_map(|(status, body)| Kind::Reply { status, body }),
             (any::<u64>(), any::<u64>(), body()).prop_map(|(to, from, body)| Kind::Message {
@@ -377,6 +504,20 @@ mod tests {
             Just(Kind::Ping),
             Just(Kind::Pong),
             Just(Kind::GoAway),
+            (direction(), any::<bool>(), vec(any::<u8>(), 0..40)).prop_map(
+                |(direction, end, octets)| Kind::Stream {
+                    direction,
+                    end: end || octets.is_empty(),
+                    octets,
+                }
+            ),
+            (direction(), any::<bool>(), any::<u64>()).prop_map(|(direction, stop, granted)| {
+                Kind::Grant {
+                    direction,
+                    stop,
+                    granted,
+                }
+            }),
         ]
     }
 
@@ -396,7 +537,7 @@ mod tests {
         }
 
         #[test]
-        fn any_octets_are_parsed(mut bytes in vec(any::<u8>(), 0..400), kind in 0..12_u8) {
+        fn any_octets_are_parsed(mut bytes in vec(any::<u8>(), 0..400), kind in 0..14_u8) {
             let _ = Message::parse(&bytes);
             if let Some(first) = bytes.first_mut() {
                 *first = kind;
@@ -423,6 +564,15 @@ mod tests {
             Message::parse(&bytes),
             Err(FormatError::Limit { value: 17, .. })
         ));
+        // A part without octets that is not the end.
+        let mut part = vec![10];
+        part.resize(32, 0);
+        let zero = Err(FormatError::Zero("length of a part"));
+        assert_eq!(Message::parse(&part), zero);
+        part[25] = 1;
+        assert!(Message::parse(&part).is_ok());
+        part[24] = 2;
+        assert!(Message::parse(&part).is_err());
         // A window without octets.
         bytes[3] = 1;
         assert_eq!(

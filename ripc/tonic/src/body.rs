@@ -7,8 +7,9 @@ use std::task::{Context, Poll};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use dgiwarp_ripc::{Block, Error, Item};
 use http::HeaderMap;
-use http_body::{Body, Frame};
+use http_body::{Body as _, Frame};
 use tonic::Status;
+use tonic::body::Body;
 
 /// Octets before each message of a body: whether it is compressed, and its length.
 const PREFIX: usize = 5;
@@ -25,44 +26,60 @@ pub(crate) struct Content {
     pub(crate) trailers: HeaderMap,
 }
 
-/// Takes all of a body.
-pub(crate) async fn take<B>(
+/// A body as it is carried.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Whole(Content),
+    Stream(Begun),
+}
+
+/// A body that is a stream, and octets of it that have come already.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) octets: Vec<Bytes>,
+    pub(crate) body: Body,
+}
+
+/// Takes all of a body whose octets are there already, and at most one message. Another is a stream; `UNIMPLEMENTED` where none is carried.
+pub(crate) async fn take(
     allocate: impl Fn(usize) -> Result<Block, Error>,
-    body: B,
-) -> Result<Content, Status>
-where
-    B: Body<Data = Bytes>,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    let mut body = std::pin::pin!(body);
+    mut body: Body,
+    has_streams: bool,
+) -> Result<Taken, Status> {
     let mut gathered = Gathered::default();
     loop {
         let whole = gathered.is_whole();
-        let next = poll_fn(|context| match body.as_mut().poll_frame(context) {
+        let next = poll_fn(|context| match Pin::new(&mut body).poll_frame(context) {
+            Poll::Pending if has_streams => Poll::Ready(None),
             // A unary body has its end ready.
-            Poll::Pending if whole => Poll::Ready(Some(Err(stream()))),
-            other => other.map(|it| it.map(|it| it.map_err(|error| failed(error.into())))),
+            Poll::Pending if whole => Poll::Ready(Some(Some(Err(stream())))),
+            other => other.map(Some),
         });
-        match next.await.transpose()?.map(Frame::into_data) {
-            None => return gathered.finish(HeaderMap::new()),
-            Some(Ok(data)) => gathered.add(&allocate, data)?,
-            Some(Err(frame)) => {
-                let trailers = frame.into_trailers().unwrap_or_default();
-                return gathered.finish(trailers);
+        let Some(next) = next.await else {
+            let octets = gathered.into_octets()?;
+            return Ok(Taken::Stream(Begun { octets, body }));
+        };
+        let finished = match next.transpose()?.map(Frame::into_data) {
+            None => gathered.finish(HeaderMap::new()),
+            Some(Ok(data)) => {
+                let Some(data) = gathered.add(&allocate, data)? else {
+                    continue;
+                };
+                if !has_streams {
+                    return Err(stream());
+                }
+                let mut octets = gathered.into_octets()?;
+                octets.push(data);
+                return Ok(Taken::Stream(Begun { octets, body }));
             }
-        }
-    }
-}
-
-fn failed(error: Box<dyn std::error::Error + Send + Sync>) -> Status {
-    match error.downcast::<Status>() {
-        Ok(status) => *status,
-        Err(error) => Status::unknown(error.to_string()),
+            Some(Err(frame)) => gathered.finish(frame.into_trailers().unwrap_or_default()),
+        };
+        return finished.map(Taken::Whole);
     }
 }
 
 fn stream() -> Status {
-    Status::unimplemented("streams are not carried by RIPC: only unary calls are")
+    Status::unimplemented("the peer takes no streams: only unary calls are carried")
 }
 
 /// A message of which a part has come.
@@ -80,16 +97,17 @@ impl Gathered {
         self.message.is_some() && self.come == self.length
     }
 
+    /// Takes octets. Returns those that are more than a message.
     fn add(
         &mut self,
         allocate: &impl Fn(usize) -> Result<Block, Error>,
         mut data: Bytes,
-    ) -> Result<(), Status> {
+    ) -> Result<Option<Bytes>, Status> {
         if self.message.is_none() {
             let missing = PREFIX - self.prefix.len();
             self.prefix.put(data.split_to(missing.min(data.len())));
             if self.prefix.len() < PREFIX {
-                return Ok(());
+                return Ok(None);
             }
             self.compressed = self.prefix.get_u8() != 0;
             self.length = usize::try_from(self.prefix.get_u32()).unwrap_or(usize::MAX);
@@ -101,7 +119,7 @@ impl Gathered {
             });
         }
         if data.len() > self.length - self.come {
-            return Err(stream());
+            return Ok(Some(data));
         }
         match &mut self.message {
             Some(Item::Short(octets)) => octets.extend_from_slice(&data),
@@ -111,7 +129,27 @@ impl Gathered {
             None => {}
         }
         self.come += data.len();
-        Ok(())
+        Ok(None)
+    }
+
+    /// The octets as they came.
+    fn into_octets(self) -> Result<Vec<Bytes>, Status> {
+        let Some(message) = self.message else {
+            return Ok(vec![self.prefix.freeze()]);
+        };
+        let mut prefix = BytesMut::with_capacity(PREFIX);
+        prefix.put_u8(self.compressed.into());
+        prefix.put_u32(u32::try_from(self.length).unwrap_or(u32::MAX));
+        let come = match message {
+            Item::Short(octets) => octets,
+            Item::Long(block) => {
+                let mut octets = vec![0; self.come];
+                let read = block.read(0, &mut octets);
+                read.map_err(|error| Status::internal(error.to_string()))?;
+                octets
+            }
+        };
+        Ok(vec![prefix.freeze(), come.into()])
     }
 
     fn finish(self, trailers: HeaderMap) -> Result<Content, Status> {
@@ -178,7 +216,7 @@ impl Whole {
     }
 }
 
-impl Body for Whole {
+impl http_body::Body for Whole {
     type Data = Bytes;
     type Error = Status;
 

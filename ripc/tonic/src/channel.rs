@@ -1,25 +1,29 @@
 //! The client's end.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use dgiwarp_ripc::{CallOptions, Client, Endpoint, Payload};
+use bytes::Bytes;
+use dgiwarp_ripc::{CallOptions, Client, Endpoint, Payload, StreamCall};
 use http::{HeaderMap, Request, Response};
+use tonic::Status;
 use tonic::body::Body;
-use tonic::{Code, Status};
 
-use crate::body::{Content, Whole, take};
+use crate::body::{Content, Taken, Whole, take};
 use crate::fields::{COMPRESSED, Fields, PATH, Parsed};
+use crate::stream::{Responses, Sending, tonic_status};
 use crate::{SERVICE, UNARY};
 
 /// A channel for generated clients, in place of `tonic::transport::Channel`. Cloning shares it.
 ///
 /// Calls need no runtime. A call goes to the first address, and to the next ones where no connection can be made. Its time is that of
-/// `tonic::Request::set_timeout`; without, it has no limit. Dropping its future cancels it.
+/// `tonic::Request::set_timeout`, for the call with its streams; without, it has no limit. Dropping its future, or the stream of its response before the end, cancels it.
+/// Within a runtime of tokio, the stream of a request is sent by a task; else while the program polls the call or the stream of its response.
 #[derive(Debug, Clone)]
 pub struct Channel {
     endpoint: Endpoint,
@@ -59,16 +63,53 @@ impl Channel {
         for (name, value) in &head.headers {
             fields.add(name.as_str(), value.as_bytes())?;
         }
-        let content = take(|length| self.endpoint.block(length), body).await?;
+        let taken = take(|length| self.endpoint.block(length), body, true).await?;
+        let (content, begun) = match taken {
+            Taken::Whole(content) => (content, None),
+            Taken::Stream(begun) => (Content::default(), Some(begun)),
+        };
         if content.compressed {
             fields.add(COMPRESSED, b"")?;
         }
         let mut payload = Payload::short(fields.into_octets());
         payload.items.extend(content.message);
-        let reply = self.client.call_async(UNARY, payload, &options).await;
-        let reply = reply.map_err(|status| {
-            Status::new(Code::from(i32::from(status.code.number())), status.text)
-        })?;
+        let sends = begun.is_some();
+        let call = self.client.open(UNARY, payload, &options, sends).await;
+        let StreamCall {
+            call,
+            sender,
+            mut receiver,
+            ..
+        } = call.map_err(tonic_status)?;
+        let mut sending = match (sender, begun) {
+            (Some(sender), Some(begun)) => Sending::start(sender, begun),
+            _ => Sending::Over,
+        };
+        let mut octets = Vec::new();
+        loop {
+            let next = poll_fn(|context| match receiver.poll_receive(context) {
+                Poll::Pending => sending.poll_failed(context).map(Err),
+                Poll::Ready(next) => Poll::Ready(Ok(next)),
+            });
+            let Some(Ok(more)) = next.await? else {
+                break;
+            };
+            octets.extend(more);
+            if let Some((head, first)) = Parsed::head(&octets)? {
+                let body = Responses {
+                    first: Some(Bytes::copy_from_slice(first)),
+                    call: Some((call, receiver)),
+                    sending,
+                };
+                let mut response = Response::new(Body::new(body));
+                *response.headers_mut() = head.headers;
+                return Ok(response);
+            }
+        }
+        let reply = call.await.map_err(tonic_status)?;
+        if !octets.is_empty() {
+            return Err(Status::internal("the stream ends inside of its headers"));
+        }
         let mut items = reply.items.into_iter();
         let mut fields = || {
             let item = items.next();

@@ -53,7 +53,37 @@ impl Fields {
     }
 }
 
+/// Octets before the headers of a stream: their length.
+const LENGTH: usize = 4;
+
+impl Fields {
+    /// The headers at the begin of a stream.
+    pub(crate) fn into_head(self) -> Vec<u8> {
+        let mut head = u32::try_from(self.octets.len())
+            .unwrap_or(u32::MAX)
+            .to_be_bytes()
+            .to_vec();
+        head.extend(self.octets);
+        head
+    }
+}
+
 impl Parsed {
+    /// The headers at the begin of a stream, and the octets behind them, once they have come.
+    pub(crate) fn head(octets: &[u8]) -> Result<Option<(Self, &[u8])>, Status> {
+        let Some((length, rest)) = octets.split_first_chunk::<LENGTH>() else {
+            return Ok(None);
+        };
+        let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+        if length > MOST {
+            return Err(too_long());
+        }
+        let Some((fields, rest)) = rest.split_at_checked(length) else {
+            return Ok(None);
+        };
+        Ok(Some((Self::parse(fields)?, rest)))
+    }
+
     pub(crate) fn parse(mut rest: &[u8]) -> Result<Self, Status> {
         if rest.len() > MOST {
             return Err(too_long());

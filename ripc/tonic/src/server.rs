@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use dgiwarp_ripc::{Block, Endpoint, Error, Item, Payload, Reply, Request};
+use dgiwarp_ripc::{
+    Block, Endpoint, Error, Item, Payload, Reply, Request, StreamReceiver, StreamSender,
+};
 use http::Response;
 use tokio::runtime::Handle;
 use tonic::body::Body;
@@ -17,8 +19,9 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 use tower_service::Service;
 
-use crate::body::{Content, Whole, take};
+use crate::body::{Content, Taken, Whole, take};
 use crate::fields::{COMPRESSED, Fields, Parsed};
+use crate::stream::{self, Requests};
 use crate::{SERVICE, UNARY};
 
 type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
@@ -92,8 +95,9 @@ async fn execute(
     mut reply: Reply,
 ) {
     let allocate = reply.allocator();
+    let streams = (reply.sender(), reply.receiver());
     let result = {
-        let mut answer = pin!(answer(&services, allocate, request));
+        let mut answer = pin!(answer(&services, allocate, request, streams));
         poll_fn(|context| {
             let cancelled = || Err(Status::cancelled("cancelled by the caller"));
             match answer.as_mut().poll(context) {
@@ -117,9 +121,10 @@ async fn answer(
     services: &BTreeMap<&'static str, Handler>,
     allocate: impl Fn(usize) -> Result<Block, Error>,
     request: Request,
+    (mut sender, receiver): (Option<StreamSender>, Option<StreamReceiver>),
 ) -> Result<Payload, Status> {
     if request.method != UNARY {
-        return Err(Status::unimplemented("only unary calls are carried"));
+        return Err(Status::unimplemented("no such method of RIPC here"));
     }
     let mut items = request.payload.items.into_iter();
     let fields = items.next().map_or_else(Vec::new, Item::into_vec);
@@ -133,15 +138,34 @@ async fn answer(
         message: items.next(),
         ..Content::default()
     };
-    let mut call = http::Request::new(Body::new(Whole::new(content)?));
+    let body = match receiver {
+        Some(receiver) => Body::new(Requests(receiver)),
+        None => Body::new(Whole::new(content)?),
+    };
+    let mut call = http::Request::new(body);
     *call.method_mut() = http::Method::POST;
     *call.version_mut() = http::Version::HTTP_2;
     *call.headers_mut() = head.headers;
     let uri = path.parse();
     *call.uri_mut() = uri.map_err(|_| Status::internal("the path is malformed"))?;
     let (head, body) = handler(call).await.into_parts();
-    let content = take(allocate, body).await?;
     let mut fields = Fields::of(&head.headers)?;
+    let content = match take(allocate, body, sender.is_some()).await? {
+        Taken::Whole(content) => content,
+        Taken::Stream(begun) => {
+            let Some(sender) = &mut sender else {
+                return Err(Status::internal("a stream without its sender"));
+            };
+            let over = || Status::cancelled("the caller takes nothing more");
+            if !sender.send(&fields.into_head()).await {
+                return Err(over());
+            }
+            let sent = stream::send(sender, begun).await;
+            stream::finish(sender).await;
+            let trailers = Fields::of(&sent?.ok_or_else(over)?)?;
+            return Ok(Payload::short([]).and_short(trailers.into_octets()));
+        }
+    };
     if content.compressed {
         fields.add(COMPRESSED, b"")?;
     }

@@ -9,7 +9,7 @@ use rand::RngExt as _;
 use super::{History, Plan, reply_of};
 use crate::engine::calls::{Calls, Expired, Lost, Replied, Sending};
 use crate::engine::executions::{Begin, Executions};
-use crate::wire::message::{Body, Kind, Message, WireItem};
+use crate::wire::message::{Body, Kind, Message, Streams, WireItem};
 
 const SERVER: Address = Address {
     node: NodeId(0),
@@ -298,6 +298,7 @@ impl Caller {
         match self.calls.send(number, now, server) {
             Sending::Go { timeout } => {
                 let kind = Kind::Call {
+                    streams: Streams::default(),
                     service: 1,
                     method: 1,
                     timeout,

@@ -44,6 +44,15 @@ impl Greeter for Echo {
     ) -> Result<Response<HelloReply>, Status> {
         Err(Status::unimplemented("not measured"))
     }
+
+    type HelloEachStream = tokio_stream::Empty<Result<HelloReply, Status>>;
+
+    async fn hello_each(
+        &self,
+        _: Request<Streaming<HelloRequest>>,
+    ) -> Result<Response<Self::HelloEachStream>, Status> {
+        Err(Status::unimplemented("not measured"))
+    }
 }
 
 /// Time of the process on all processors, by steps of 10 ms.

@@ -152,6 +152,24 @@ pub mod greeter_client {
                 .insert(GrpcMethod::new("greeter.v1.Greeter", "HelloAll"));
             self.inner.client_streaming(req, path, codec).await
         }
+        /// Greets each one as it comes.
+        pub async fn hello_each(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::HelloRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::HelloReply>>,
+            tonic::Status,
+        > {
+            self.inner.ready().await.map_err(|e| {
+                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
+            })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/greeter.v1.Greeter/HelloEach");
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("greeter.v1.Greeter", "HelloEach"));
+            self.inner.streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -187,6 +205,16 @@ pub mod greeter_server {
             &self,
             request: tonic::Request<tonic::Streaming<super::HelloRequest>>,
         ) -> std::result::Result<tonic::Response<super::HelloReply>, tonic::Status>;
+        /// Server streaming response type for the HelloEach method.
+        type HelloEachStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::HelloReply, tonic::Status>,
+            > + std::marker::Send
+            + 'static;
+        /// Greets each one as it comes.
+        async fn hello_each(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::HelloRequest>>,
+        ) -> std::result::Result<tonic::Response<Self::HelloEachStream>, tonic::Status>;
     }
     /// Greetings, and calls that fail on purpose.
     #[derive(Debug)]
@@ -373,6 +401,46 @@ pub mod greeter_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.client_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/greeter.v1.Greeter/HelloEach" => {
+                    #[allow(non_camel_case_types)]
+                    struct HelloEachSvc<T: Greeter>(pub Arc<T>);
+                    impl<T: Greeter> tonic::server::StreamingService<super::HelloRequest> for HelloEachSvc<T> {
+                        type Response = super::HelloReply;
+                        type ResponseStream = T::HelloEachStream;
+                        type Future =
+                            BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::HelloRequest>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut =
+                                async move { <T as Greeter>::hello_each(&inner, request).await };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = HelloEachSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

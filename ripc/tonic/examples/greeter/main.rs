@@ -3,11 +3,14 @@
 #[allow(warnings, clippy::all, reason = "it is generated")]
 mod generated;
 
+use std::pin::Pin;
+
 use dgiwarp_ripc::{Config, Endpoint};
 use dgiwarp_ripc_tonic::{Channel, Server};
 use generated::greeter_client::GreeterClient;
 use generated::greeter_server::{Greeter, GreeterServer};
 use generated::{HelloReply, HelloRequest};
+use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 struct Service;
@@ -20,20 +23,53 @@ impl Greeter for Service {
         Ok(Response::new(HelloReply { text, data }))
     }
 
-    type HelloOftenStream = tokio_stream::Empty<Result<HelloReply, Status>>;
+    type HelloOftenStream = Replies;
 
     async fn hello_often(
         &self,
-        _: Request<HelloRequest>,
+        request: Request<HelloRequest>,
     ) -> Result<Response<Self::HelloOftenStream>, Status> {
-        Err(Status::unimplemented("streams are not carried"))
+        let HelloRequest { name, .. } = request.into_inner();
+        let greetings = ["Hello", "Good day to you", "Welcome"];
+        let replies = greetings.map(|greeting| Ok(greet(&format!("{greeting}, {name}!"))));
+        Ok(Response::new(Box::pin(tokio_stream::iter(replies))))
     }
 
     async fn hello_all(
         &self,
-        _: Request<Streaming<HelloRequest>>,
+        request: Request<Streaming<HelloRequest>>,
     ) -> Result<Response<HelloReply>, Status> {
-        Err(Status::unimplemented("streams are not carried"))
+        let mut requests = request.into_inner();
+        let mut names = Vec::new();
+        while let Some(request) = requests.message().await? {
+            names.push(request.name);
+        }
+        Ok(Response::new(greet(&format!(
+            "Hello {}!",
+            names.join(", ")
+        ))))
+    }
+
+    type HelloEachStream = Replies;
+
+    async fn hello_each(
+        &self,
+        request: Request<Streaming<HelloRequest>>,
+    ) -> Result<Response<Self::HelloEachStream>, Status> {
+        let replies = request.into_inner().map(|request| {
+            let name = request?.name;
+            Ok(greet(&format!("Hello {name}!")))
+        });
+        Ok(Response::new(Box::pin(replies)))
+    }
+}
+
+type Replies = Pin<Box<dyn Stream<Item = Result<HelloReply, Status>> + Send>>;
+
+fn greet(text: &str) -> HelloReply {
+    HelloReply {
+        text: text.to_owned(),
+        ..HelloReply::default()
     }
 }
 
@@ -52,8 +88,20 @@ async fn call(address: &str, name: &str) -> Result<(), Box<dyn std::error::Error
         name: name.to_owned(),
         ..HelloRequest::default()
     };
-    let reply = client.hello(request).await?;
+    let reply = client.hello(request.clone()).await?;
     println!("{}", reply.into_inner().text);
+    let mut replies = client.hello_often(request.clone()).await?.into_inner();
+    while let Some(reply) = replies.message().await? {
+        println!("{}", reply.text);
+    }
+    let all = tokio_stream::iter([request.clone(), request.clone()]);
+    let reply = client.hello_all(all).await?;
+    println!("{}", reply.into_inner().text);
+    let each = tokio_stream::iter([request.clone(), request]);
+    let mut replies = client.hello_each(each).await?.into_inner();
+    while let Some(reply) = replies.message().await? {
+        println!("{}", reply.text);
+    }
     Ok(())
 }
 

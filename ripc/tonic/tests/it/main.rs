@@ -19,7 +19,7 @@ use dgiwarp_ripc_tonic::{Channel, Server};
 use generated::greeter_client::GreeterClient;
 use generated::greeter_server::{Greeter, GreeterServer};
 use generated::{HelloReply, HelloRequest};
-use tokio_stream::Stream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -31,14 +31,18 @@ const SOON: Duration = Duration::from_secs(60);
 struct Counts {
     begun: AtomicUsize,
     dropped: AtomicUsize,
+    /// Messages of streams that were made.
+    produced: AtomicUsize,
+    /// Lets a handler go on that holds.
+    release: tokio::sync::Notify,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Service(Arc<Counts>);
 
-struct Dropped<'a>(&'a Counts);
+struct Dropped(Arc<Counts>);
 
-impl Drop for Dropped<'_> {
+impl Drop for Dropped {
     fn drop(&mut self) {
         self.0.dropped.fetch_add(1, Ordering::SeqCst);
     }
@@ -48,7 +52,7 @@ impl Drop for Dropped<'_> {
 impl Greeter for Service {
     async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
         self.0.begun.fetch_add(1, Ordering::SeqCst);
-        let _dropped = Dropped(&self.0);
+        let _dropped = Dropped(Arc::clone(&self.0));
         let (metadata, _, message) = request.into_parts();
         match message.name.split_once(' ') {
             Some(("fail", code)) => {
@@ -96,21 +100,93 @@ impl Greeter for Service {
 
     async fn hello_often(
         &self,
-        _: Request<HelloRequest>,
+        request: Request<HelloRequest>,
     ) -> Result<Response<Self::HelloOftenStream>, Status> {
-        let replies = [HelloReply::default(), HelloReply::default()];
-        let stream = tokio_stream::iter(replies.map(Ok));
-        Ok(Response::new(Box::pin(stream)))
+        let name = request.into_inner().name;
+        let words: Vec<_> = name.split(' ').collect();
+        let number = |at: usize| words.get(at).map_or(0, |it| it.parse().unwrap());
+        let (count, length) = (number(1), number(2));
+        let counts = Arc::clone(&self.0);
+        counts.begun.fetch_add(1, Ordering::SeqCst);
+        let dropped = Dropped(Arc::clone(&counts));
+        let replies = tokio_stream::iter(0..count).map(move |at| {
+            let _ = &dropped;
+            counts.produced.fetch_add(1, Ordering::SeqCst);
+            Ok(HelloReply {
+                text: at.to_string(),
+                data: pattern(at, length),
+            })
+        });
+        let stream: Self::HelloOftenStream = match words[0] {
+            "count" => Box::pin(replies),
+            "fail-behind" => Box::pin(replies.chain(tokio_stream::once(Err(failure())))),
+            "hang-behind" => Box::pin(replies.chain(tokio_stream::pending())),
+            _ => return Err(failure()),
+        };
+        let mut response = Response::new(stream);
+        let metadata = response.metadata_mut();
+        metadata.insert("a-text", "of a stream".parse().unwrap());
+        Ok(response)
     }
 
     async fn hello_all(
         &self,
         request: Request<Streaming<HelloRequest>>,
     ) -> Result<Response<HelloReply>, Status> {
+        self.0.begun.fetch_add(1, Ordering::SeqCst);
+        let _dropped = Dropped(Arc::clone(&self.0));
         let mut requests = request.into_inner();
-        while requests.message().await?.is_some() {}
-        Ok(Response::new(HelloReply::default()))
+        let (mut count, mut sum) = (0_usize, 0_u64);
+        while let Some(request) = requests.message().await? {
+            match request.name.as_str() {
+                "enough" => break,
+                "fail" => return Err(failure()),
+                "hold" => self.0.release.notified().await,
+                _ => {}
+            }
+            count += 1;
+            let octets = request.data.iter().enumerate();
+            let weighed = octets.map(|(at, it)| (at as u64 + 1) * u64::from(*it));
+            sum = sum.wrapping_mul(31).wrapping_add(weighed.sum());
+        }
+        Ok(Response::new(HelloReply {
+            text: format!("{count} {sum}"),
+            ..HelloReply::default()
+        }))
     }
+
+    type HelloEachStream = Self::HelloOftenStream;
+
+    async fn hello_each(
+        &self,
+        request: Request<Streaming<HelloRequest>>,
+    ) -> Result<Response<Self::HelloEachStream>, Status> {
+        self.0.begun.fetch_add(1, Ordering::SeqCst);
+        let dropped = Dropped(Arc::clone(&self.0));
+        let replies = request.into_inner().map(move |request| {
+            let _ = &dropped;
+            let HelloRequest { name, data } = request?;
+            if name == "fail" {
+                return Err(failure());
+            }
+            Ok(HelloReply { text: name, data })
+        });
+        Ok(Response::new(Box::pin(replies)))
+    }
+}
+
+/// A failure with all that a status has.
+fn failure() -> Status {
+    let mut with = MetadataMap::new();
+    with.insert("reason", "on-purpose".parse().unwrap());
+    let details = vec![1, 0, 2].into();
+    Status::with_details_and_metadata(Code::DataLoss, "no: ü%\n", details, with)
+}
+
+/// Octets of message `at`.
+fn pattern(at: usize, length: usize) -> bytes::Bytes {
+    let octets = (0..length).map(|it| ((it * 7 + it / 251 + at) % 256).to_le_bytes()[0]);
+    octets.collect::<Vec<_>>().into()
 }
 
 fn config() -> Config {
