@@ -1,8 +1,8 @@
 //! Peers that break the protocol: raw queue pairs against an endpoint.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,9 @@ use dgiwarp::{
     Access, Buffer, Cq, Mr, Pd, QpAttr, RcListener, RcOperation, RcQp, RcQpAttr, RcSendWr,
     ReadDepths, RecvWr, Rnic, WcOpcode, WcStatus,
 };
-use dgiwarp_ripc::{CallOptions, Code, Endpoint, Payload, ServiceId};
+use dgiwarp_ripc::{CallOptions, Code, Endpoint, Payload, Reply, ServiceId};
 
+use super::streams::block_on;
 use super::{ECHO, SOON, client_of, config, serve, server_config};
 
 const ROOM: usize = 8192;
@@ -412,4 +413,79 @@ fn a_peer_that_says_nothing_does_not_hold_an_endpoint_that_goes_away() {
     assert!(raw.receive().is_some());
     assert!(server.close(SOON));
     assert!(raw.is_ended());
+}
+
+/// A part of a stream of call `number`.
+fn part(direction: u8, end: u8, number: u64, octets: &[u8]) -> Vec<u8> {
+    let mut message = header(10, 0, 0, number);
+    message.extend([direction, end, 0, 0]);
+    message.extend(u32::try_from(octets.len()).unwrap().to_be_bytes());
+    message.extend(octets);
+    message
+}
+
+#[test]
+fn a_caller_that_breaks_the_rules_of_a_stream_loses_its_connection() {
+    let mut config = server_config();
+    config.limits.stream = 4096;
+    let server = Endpoint::open(config).unwrap();
+    let held = Mutex::new(Vec::<Reply>::new());
+    // Nobody reads.
+    let handler = move |_, reply| held.lock().unwrap().push(reply);
+    server.serve_deferred("held", handler).unwrap();
+    let address = server.local_addr().unwrap();
+    let full = part(0, 0, 1, &[1; 4096]);
+    let wrong: [(&str, &[Vec<u8>]); 5] = [
+        (
+            "more than was granted",
+            &[full.clone(), part(0, 0, 1, &[1])],
+        ),
+        (
+            "a part behind the end",
+            &[part(0, 1, 1, &[1]), part(0, 0, 1, &[1])],
+        ),
+        ("two ends", &[part(0, 1, 1, &[]), part(0, 1, 1, &[])]),
+        ("a part without octets", &[part(0, 0, 1, &[])]),
+        ("a third direction", &[part(2, 1, 1, &[])]),
+    ];
+    for (instance, (name, parts)) in (200..).zip(wrong) {
+        let raw = Raw::connect(address, &hello(instance)).unwrap();
+        let mut message = call(0, 0, 1, "held");
+        message[1] = 3;
+        raw.send(&message);
+        // Those of calls that are not there, of streams that are not, and as much as was granted, are well.
+        for fine in [
+            part(0, 0, 7, &[1; 5000]),
+            part(1, 0, 1, &[1; 5000]),
+            [header(11, 0, 0, 1), vec![1; 16]].concat(),
+        ] {
+            raw.send(&fine);
+        }
+        assert!(!raw.qp.is_over(), "{name}");
+        for part in parts {
+            raw.send(part);
+        }
+        assert!(raw.is_ended(), "{name}");
+    }
+}
+
+#[test]
+fn a_server_that_breaks_the_rules_of_a_stream_is_left() {
+    let (address, server) = evil_server(|raw, call| {
+        let (number, ..) = parsed(&[call, &[0; 64]].concat());
+        assert_eq!(call[1], 0, "no stream is offered to a peer that takes none");
+        for _ in 0..17 {
+            raw.send(&part(1, 0, number, &[7; 8000]));
+        }
+    });
+    let endpoint = Endpoint::open(config()).unwrap();
+    let client = endpoint.client("evil".parse().unwrap(), vec![address]);
+    // It is older than streams: its hello grants none.
+    let failed = block_on(client.open(ECHO, Payload::new(), &patient(), true));
+    let status = failed.unwrap_err();
+    assert_eq!(status.code, Code::Unimplemented, "{status}");
+    let call = block_on(client.open(ECHO, Payload::new(), &patient(), false)).unwrap();
+    assert!(server.join().unwrap());
+    let status = block_on(call.call).unwrap_err();
+    assert_eq!(status.code, Code::Unavailable, "{status}");
 }

@@ -8,6 +8,7 @@ mod hostile;
 mod long;
 mod messages;
 mod resolver;
+mod streams;
 
 use std::time::Duration;
 
