@@ -181,18 +181,8 @@ impl State {
                 Ok(())
             }
             Kind::Credit | Kind::Pong => Ok(()),
-            Kind::Stream {
-                direction,
-                end,
-                octets,
-            } => Ok(self.part(key, number, direction, &octets, end)?),
-            Kind::Grant {
-                direction,
-                stop,
-                granted,
-            } => {
-                self.grant(key, number, direction, granted, stop);
-                Ok(())
+            kind @ (Kind::Stream { .. } | Kind::Grant { .. }) => {
+                Ok(self.of_stream(key, number, kind)?)
             }
             Kind::GoAway => {
                 self.by_target.retain(|_, connection| *connection != key);
@@ -317,8 +307,7 @@ impl State {
             ),
             Err(status) => (status.code, Payload::short(status.text)),
         };
-        let stream = self.streams.get(&StreamId { caller, number });
-        let used = stream.filter(|it| it.used).map(|it| it.connection);
+        let used = self.close_theirs(caller, number);
         let (status, payload) = match used {
             Some(connection) if connection != route.connection => {
                 let text = "a stream of the call was lost with its connection";
@@ -326,7 +315,6 @@ impl State {
             }
             _ => (status, payload),
         };
-        self.close_theirs(caller, number);
         let answer = Arc::new(Answer {
             status: status.number(),
             payload: Arc::new(payload),

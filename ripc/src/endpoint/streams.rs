@@ -153,8 +153,33 @@ impl State {
         }
     }
 
+    /// Takes a STREAM or a GRANT.
+    pub(crate) fn of_stream(
+        &mut self,
+        connection: u64,
+        number: u64,
+        kind: Kind,
+    ) -> Result<(), BadPart> {
+        if let Kind::Stream {
+            direction,
+            end,
+            octets,
+        } = kind
+        {
+            self.part(connection, number, direction, &octets, end)?;
+        } else if let Kind::Grant {
+            direction,
+            stop,
+            granted,
+        } = kind
+        {
+            self.grant(connection, number, direction, granted, stop);
+        }
+        Ok(())
+    }
+
     /// Takes a part of a stream. One of a call that is over is dropped.
-    pub(crate) fn part(
+    fn part(
         &mut self,
         connection: u64,
         number: u64,
@@ -179,7 +204,7 @@ impl State {
     }
 
     /// Takes the credit of a stream.
-    pub(crate) fn grant(
+    fn grant(
         &mut self,
         connection: u64,
         number: u64,
@@ -282,11 +307,12 @@ impl State {
         }
     }
 
-    /// Withdraws parts that wait, of a call that gets its reply.
-    pub(crate) fn close_theirs(&mut self, caller: u64, number: u64) {
+    /// Withdraws parts that wait, of a call that gets its reply. Returns the connection that its streams were used on.
+    pub(crate) fn close_theirs(&mut self, caller: u64, number: u64) -> Option<u64> {
         let id = StreamId { caller, number };
         self.end_streams(id);
-        self.streams.remove(&id);
+        let stream = self.streams.remove(&id).filter(|it| it.used);
+        stream.map(|it| it.connection)
     }
 }
 

@@ -257,11 +257,10 @@ impl Message {
             Kind::Stream { .. } => (10, 0, &none),
             Kind::Grant { .. } => (11, 0, &none),
         };
-        let flags = match &self.kind {
-            Kind::Call { streams, .. } => {
-                (u8::from(streams.down) * TAKES_STREAM) | (u8::from(streams.up) * HAS_STREAM)
-            }
-            _ => 0,
+        let flags = if let Kind::Call { streams, .. } = &self.kind {
+            (u8::from(streams.down) * TAKES_STREAM) | (u8::from(streams.up) * HAS_STREAM)
+        } else {
+            0
         };
         let count = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         let metadata = u16::try_from(body.metadata.len()).unwrap_or(u16::MAX);

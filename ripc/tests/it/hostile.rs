@@ -453,7 +453,7 @@ fn a_caller_that_breaks_the_rules_of_a_stream_loses_its_connection() {
         let mut message = call(0, 0, 1, "held");
         message[1] = 3;
         raw.send(&message);
-        // Those of calls that are not there, of streams that are not, and as much as was granted, are well.
+        // Parts of other calls, of a stream that only the server has, and a grant beyond all memory do no harm.
         for fine in [
             part(0, 0, 7, &[1; 5000]),
             part(1, 0, 1, &[1; 5000]),
