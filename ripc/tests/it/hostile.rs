@@ -489,3 +489,92 @@ fn a_server_that_breaks_the_rules_of_a_stream_is_left() {
     let status = block_on(call.call).unwrap_err();
     assert_eq!(status.code, Code::Unavailable, "{status}");
 }
+
+#[test]
+fn a_silent_caller_of_a_stream_is_left() {
+    let mut config = server_config();
+    config.limits.silence = Duration::from_millis(200);
+    let server = Endpoint::open(config).unwrap();
+    let held = Mutex::new(Vec::<Reply>::new());
+    let handler = move |_, reply| held.lock().unwrap().push(reply);
+    server.serve_deferred("held", handler).unwrap();
+    let raw = Raw::connect(server.local_addr().unwrap(), &hello(7)).unwrap();
+    let mut message = call(0, 0, 1, "held");
+    message[1] = 2;
+    raw.send(&message);
+    // It answers no PING.
+    assert!(raw.is_ended());
+}
+
+#[test]
+fn a_reply_does_not_stand_for_parts_that_went_elsewhere() {
+    let server = Endpoint::open(server_config()).unwrap();
+    let held = Arc::new(Mutex::new(Vec::<Reply>::new()));
+    let replies = Arc::clone(&held);
+    let handler = move |_, mut reply: Reply| {
+        let mut sender = reply.sender().unwrap();
+        assert!(block_on(sender.send(b"part")));
+        replies.lock().unwrap().push(reply);
+    };
+    server.serve_deferred("parts", handler).unwrap();
+    let address = server.local_addr().unwrap();
+    let mut takes = hello(5);
+    takes[20..24].copy_from_slice(&4096_u32.to_be_bytes());
+    let mut message = call(0, 0, 1, "parts");
+    message[1] = 1;
+    let next = |raw: &Raw, kind: u8| loop {
+        let message = raw.receive().expect("a message");
+        if message[0] == kind {
+            return message;
+        }
+    };
+    let first = Raw::connect(address, &takes).unwrap();
+    first.send(&message);
+    assert_eq!(next(&first, 10)[32..], *b"part");
+    // The instance sends the CALL again, on another connection.
+    let second = Raw::connect(address, &takes).unwrap();
+    second.send(&message);
+    second.send(&header(7, 0, 0, 9));
+    assert_eq!(next(&second, 8)[15], 9);
+    let reply = held.lock().unwrap().pop().unwrap();
+    reply.send(Ok(Payload::short("whole")));
+    assert_eq!(next(&second, 2)[4..6], [0, 10]);
+}
+
+#[test]
+fn a_call_whose_stream_was_lost_is_not_sent_again() {
+    let mpa = dgiwarp::Config::default().mpa;
+    let listener = RcListener::bind("127.0.0.1:0".parse().unwrap(), mpa).unwrap();
+    let address = listener.local_addr();
+    thread::spawn(move || {
+        for turn in 0.. {
+            let Ok(Some(request)) = listener.accept(SOON) else {
+                return;
+            };
+            let raw = Raw::new();
+            let depths = ReadDepths { ird: 16, ord: 16 };
+            request.accept(&raw.qp, depths, &hello(99)).unwrap();
+            let Some(call) = raw.receive() else {
+                continue;
+            };
+            let (number, ..) = parsed(&[call, vec![0; 64]].concat());
+            if turn == 0 {
+                raw.send(&part(1, 0, number, b"part"));
+                // The caller has it once it answers.
+                raw.send(&header(7, 0, 0, 9));
+                while raw.receive().is_some_and(|it| it[0] != 8) {}
+            } else {
+                raw.send(&header(2, 0, 0, number));
+                let _ = raw.receive();
+            }
+        }
+    });
+    let endpoint = Endpoint::open(config()).unwrap();
+    let client = endpoint.client("lost".parse().unwrap(), vec![address]);
+    let mut call = block_on(client.open(ECHO, Payload::new(), &patient(), false)).unwrap();
+    let first = block_on(call.receiver.receive());
+    assert_eq!(first, Some(Ok(b"part".to_vec())));
+    assert_eq!(block_on(call.receiver.receive()), None);
+    let status = block_on(call.call).unwrap_err();
+    assert_eq!(status.code, Code::Unavailable, "{status}");
+}

@@ -180,3 +180,51 @@ fn a_call_with_a_stream_goes_to_the_address_that_answers() {
     let failed = block_on(nowhere.open(ECHO, Payload::new(), &patient(), true));
     assert_eq!(failed.unwrap_err().code, Code::Unavailable);
 }
+
+#[test]
+fn no_part_comes_before_its_call() {
+    let mut small = server_config();
+    small.limits.credit = 128 << 10;
+    let server = Endpoint::open(small).unwrap();
+    let held = Arc::new(Mutex::new(Vec::<Reply>::new()));
+    let replies = Arc::clone(&held);
+    let hold = move |_, reply| replies.lock().unwrap().push(reply);
+    server.serve_deferred("held", hold).unwrap();
+    server
+        .serve_deferred("echo", |_, reply| echo(reply))
+        .unwrap();
+    let endpoint = Endpoint::open(config()).unwrap();
+    let holding = client_of(&endpoint, &server, "held");
+    let client = client_of(&endpoint, &server, "echo");
+    // They cost 21 times 6,200 and 4 times 176: the next call, of 176, waits for credit.
+    let long = (0..21).map(|_| Payload::short(octets(6000)));
+    let payloads = long.chain((0..4).map(|_| Payload::new()));
+    let calls = payloads.map(|it| holding.begin(ECHO, it, &patient()).unwrap());
+    let calls: Vec<_> = calls.collect();
+    let streaming = thread::spawn(move || {
+        let call = block_on(client.open(ECHO, Payload::new(), &patient(), true));
+        let mut call = call.unwrap();
+        let mut sender = call.sender.take().unwrap();
+        assert!(block_on(sender.send(&octets(3000))));
+        sender.finish();
+        let mut came = Vec::new();
+        while let Some(octets) = block_on(call.receiver.receive()) {
+            came.extend(octets.unwrap());
+        }
+        came
+    });
+    thread::sleep(Duration::from_millis(200));
+    let mut answered = 0;
+    while answered < calls.len() {
+        let replies = std::mem::take(&mut *held.lock().unwrap());
+        answered += replies.len();
+        for reply in replies {
+            reply.send(Ok(Payload::new()));
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(streaming.join().unwrap() == octets(3000));
+    for call in calls {
+        assert!(call.wait().is_ok());
+    }
+}
