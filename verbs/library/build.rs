@@ -38,8 +38,13 @@ fn lay_out(package: &Path) -> io::Result<()> {
     let profile = out.ancestors().nth(3).ok_or(io::ErrorKind::NotFound)?;
     let folder = profile.join("dgiwarp");
     fs::create_dir_all(&folder)?;
-    // Two names for the dynamic linker, one for the linker.
-    for name in ["libibverbs.so.1", "librdmacm.so.1", "libdgiwarp_verbs.so"] {
+    // Three names for the dynamic linker, one for the linker.
+    for name in [
+        "libibverbs.so.1",
+        "librdmacm.so.1",
+        "libefa.so.1",
+        "libdgiwarp_verbs.so",
+    ] {
         let link = folder.join(name);
         match symlink("../deps/libdgiwarp_verbs.so", &link) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

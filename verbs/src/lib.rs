@@ -1,8 +1,8 @@
-//! Drop-in `libibverbs.so.1` and `librdmacm.so.1` on the dgiwarp software RNIC.
+//! Drop-in `libibverbs.so.1`, `librdmacm.so.1` and `libefa.so.1` on the dgiwarp software RNIC.
 //!
 //! This crate translates C structs to the safe API of [`dgiwarp`], and its results to the return conventions of
 //! rdma-core's man pages. It has no protocol. Package `dgiwarp-verbs-library` makes the shared library of it, one file
-//! for both names (symbolic links), so that programs with both libraries share one device.
+//! for all names (symbolic links), so that programs with several libraries share one device.
 //!
 //! Layers, from the outside in: [`export`] binds C names with symbol versions; one module per group of man pages checks
 //! pointers and converts; `ffi` catches panics and finds the object behind a C pointer; [`abi`] mirrors the structs.
@@ -21,6 +21,7 @@ mod cq;
 pub mod describe;
 mod device;
 mod dv;
+mod efa;
 pub mod export;
 mod ffi;
 #[cfg(feature = "fuzzing")]
@@ -37,6 +38,7 @@ mod unsupported;
 pub use device::list::DEVICE_NAME;
 pub use device::{gid, persona, sysfs};
 pub use dv::DV_EXPORTS;
+pub use efa::EFA_EXPORTS;
 pub use unsupported::UNSUPPORTED;
 
 export::export! {
@@ -238,7 +240,7 @@ unsafe extern "C" fn bind_data<Library>() {
 #[derive(Clone, Copy, Debug)]
 pub struct Symbols {
     /// Naming these functions links the symbols. They are never called.
-    _bound: [unsafe extern "C" fn(); 5],
+    _bound: [unsafe extern "C" fn(); 6],
 }
 
 impl Symbols {
@@ -251,6 +253,7 @@ impl Symbols {
                 bind_exports::<Library>,
                 bind_data::<Library>,
                 dv::bind::<Library>,
+                efa::bind::<Library>,
                 unsupported::bind::<Library>,
                 ffi::own_socket::bind::<Library>,
             ],

@@ -1,4 +1,4 @@
-//! `repr(C)` mirrors of the structs in rdma-core's `infiniband/verbs.h` and `rdma/rdma_cma.h`, release 44 (Debian 12),
+//! `repr(C)` mirrors of the structs in rdma-core's `infiniband/verbs.h`, `infiniband/efadv.h` and `rdma/rdma_cma.h`, release 44 (Debian 12),
 //! and in our own `infiniband/dgiwarpdv.h`.
 //!
 //! Posting and polling are inline functions of `verbs.h` that call through `ibv_context.ops`: these layouts *are* the
@@ -18,6 +18,7 @@ mod cm;
 mod context;
 mod device;
 mod dv;
+mod efa;
 mod object;
 mod work;
 
@@ -25,6 +26,7 @@ pub use cm::*;
 pub use context::*;
 pub use device::*;
 pub use dv::*;
+pub use efa::*;
 pub use object::*;
 pub use work::*;
 
@@ -70,4 +72,5 @@ pub const LAYOUTS: &[&[Layout]] = &[
     WORK_LAYOUTS,
     CM_LAYOUTS,
     DIRECT_LAYOUTS,
+    EFA_LAYOUTS,
 ];

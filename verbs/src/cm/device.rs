@@ -112,7 +112,7 @@ impl Device {
         let connections = rnic
             .create_connection_channel_to(Arc::new(Sink))
             .map_err(errno::of)?;
-        if persona::present() == Persona::Roce {
+        if persona::present() != Persona::Iwarp {
             connections.report_timewait(TIMEWAIT);
         }
         // SAFETY: an open context.

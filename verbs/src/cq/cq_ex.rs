@@ -33,45 +33,55 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     init: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
+    // SAFETY: the contract is the same.
+    pointer(|| unsafe { create(context, init) })
+}
+
+/// Creates an extended completion queue.
+///
+/// # Safety
+/// As for `ibv_create_cq_ex(3)`.
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    init: *mut ibv_cq_init_attr_ex,
+) -> Result<*mut ibv_cq_ex, Errno> {
     const TIMES: u64 =
         IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
     const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
-    pointer(|| {
-        // SAFETY: the program passes valid attributes.
-        let attr = unsafe { load(init) }?;
-        let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 {
-            0
-        } else {
-            attr.flags
-        };
-        if attr.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
-            || attr.wc_flags & !(IBV_WC_STANDARD_FLAGS | TIMES) != 0
-            || flags & !FLAGS != 0
-        {
-            return Err(Errno::EOPNOTSUPP);
+    // SAFETY: the program passes valid attributes.
+    let attr = unsafe { load(init) }?;
+    let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 {
+        0
+    } else {
+        attr.flags
+    };
+    if attr.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
+        || attr.wc_flags & !(IBV_WC_STANDARD_FLAGS | TIMES) != 0
+        || flags & !FLAGS != 0
+    {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let parent = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
+        None
+    } else {
+        // SAFETY: the mask includes a live domain.
+        let parent = unsafe { domain(attr.parent_domain) }?;
+        if parent.parts.is_none() {
+            return Err(Errno::EINVAL);
         }
-        let parent = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
-            None
-        } else {
-            // SAFETY: the mask includes a live domain.
-            let parent = unsafe { domain(attr.parent_domain) }?;
-            if parent.parts.is_none() {
-                return Err(Errno::EINVAL);
-            }
-            Some(parent)
-        };
-        let cq_attr = CqAttr {
-            cqe: attr.cqe,
-            cq_context: attr.cq_context,
-            channel: attr.channel,
-            comp_vector: attr.comp_vector,
-            timestamps: attr.wc_flags & TIMES != 0,
-            ignore_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
-            parent,
-        };
-        // SAFETY: the program passes an open context, and a live channel or none.
-        unsafe { queue::create(context, &cq_attr, fill) }
-    })
+        Some(parent)
+    };
+    let cq_attr = CqAttr {
+        cqe: attr.cqe,
+        cq_context: attr.cq_context,
+        channel: attr.channel,
+        comp_vector: attr.comp_vector,
+        timestamps: attr.wc_flags & TIMES != 0,
+        ignore_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
+        parent,
+    };
+    // SAFETY: the program passes an open context, and a live channel or none.
+    unsafe { queue::create(context, &cq_attr, fill) }
 }
 
 /// Fills the table. All fields but timestamps are readable whether requested at creation or not.
@@ -105,7 +115,7 @@ fn fill(face: &mut ibv_cq_ex) {
 ///
 /// # Safety
 /// `cq` is NULL or a live completion queue that stays alive for `'a`.
-unsafe fn state<'a>(cq: *mut ibv_cq_ex) -> Result<&'a Cq, Errno> {
+pub(crate) unsafe fn state<'a>(cq: *mut ibv_cq_ex) -> Result<&'a Cq, Errno> {
     // SAFETY: the caller's contract is the same.
     unsafe { Object::<Arc<Cq>>::state(cq) }.map(AsRef::as_ref)
 }

@@ -1,8 +1,9 @@
 //! Completion channels and completion queues.
 
-use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
+use crate::abi::{efadv_cq, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::cq::contention::Contention;
 use crate::cq::cq_ex::Current;
+use crate::cq::sgid::{ReadSgid, SgidReader};
 use crate::cq::wc;
 use crate::device::async_queue::{EventSource, Subject};
 use crate::device::{context, limits};
@@ -20,7 +21,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Longest sleep in place of a yield.
@@ -73,6 +74,8 @@ pub(crate) struct Cq {
     unacked: Unacked,
     /// In use as long as the queue exists.
     _parent: Option<Arc<Pd>>,
+    /// Made when a program first requests it.
+    sgid_reader: OnceLock<Box<SgidReader>>,
     pub(crate) event_source: EventSource,
 }
 
@@ -82,6 +85,14 @@ impl Facade for Arc<Cq> {
 }
 
 impl Cq {
+    /// The C struct that reads GIDs of senders, valid as long as the completion queue, whose pointer is `cq`.
+    pub(crate) fn sgid_reader(&self, cq: *mut ibv_cq_ex, read: ReadSgid) -> *mut efadv_cq {
+        let reader = self
+            .sgid_reader
+            .get_or_init(|| Box::new(SgidReader::new(cq, read)));
+        ptr::from_ref(reader.as_ref()).cast_mut().cast()
+    }
+
     #[cold]
     fn leave_core(&self) {
         let yield_now = || {
@@ -231,6 +242,7 @@ pub(crate) unsafe fn create(
         contention: Contention::default(),
         unacked: Unacked::default(),
         _parent: attr.parent.clone(),
+        sgid_reader: OnceLock::new(),
         event_source,
     };
     let state = Arc::new(state);

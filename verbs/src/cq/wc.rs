@@ -81,6 +81,11 @@ impl From<SocketAddr> for Source {
     }
 }
 
+/// The LID that completions of a peer's messages have; 0 for an IPv6 address.
+pub(crate) fn lid_of(peer: IpAddr) -> u16 {
+    Source::from(SocketAddr::new(peer, 0)).lid
+}
+
 /// Service level of a datagram with an IPv4 header. RoCE has no service level, and mlx5 devices report the type of
 /// header in this field: for this value UCX expects 4 octets of address, otherwise 16.
 const SL_OF_IPV4: u8 = 2;

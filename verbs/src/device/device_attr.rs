@@ -8,7 +8,7 @@ use crate::abi::{
     ibv_port_attr,
 };
 use crate::device::gid::{GidTable, host_gids};
-use crate::device::limits;
+use crate::device::{limits, persona};
 use nix::ifaddrs::getifaddrs;
 use std::ffi::{c_int, c_uint};
 use std::sync::OnceLock;
@@ -84,7 +84,7 @@ pub(crate) fn port_attr(gids: &GidTable) -> ibv_port_attr {
         active_mtu: IBV_MTU_4096,
         gid_tbl_len: c_int::try_from(gids.len()).unwrap_or(c_int::MAX),
         port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
-        max_msg_sz: limits::MAX_MESSAGE,
+        max_msg_sz: persona::present().max_message(),
         pkey_tbl_len: 1,
         lid: gids.lid(),
         max_vl_num: 1,
@@ -109,6 +109,7 @@ pub(crate) fn device_attr(has_hello: bool) -> ibv_device_attr {
         *to = from;
     }
     let guid = node_guid().to_be();
+    let (vendor_id, vendor_part_id) = persona::present().vendor_and_part();
     // SAFETY: a struct of integers, for which zero is a valid value.
     let absent: ibv_device_attr = unsafe { std::mem::zeroed() };
     ibv_device_attr {
@@ -117,8 +118,8 @@ pub(crate) fn device_attr(has_hello: bool) -> ibv_device_attr {
         sys_image_guid: guid,
         max_mr_size: u64::MAX,
         page_size_cap: 0xffff_f000,
-        vendor_id: limits::VENDOR_ID,
-        vendor_part_id: limits::VENDOR_PART_ID,
+        vendor_id,
+        vendor_part_id,
         max_qp: limits::max_qp(),
         max_qp_wr: limits::MAX_QP_WR,
         device_cap_flags: capabilities(has_hello),

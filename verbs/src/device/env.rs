@@ -6,8 +6,8 @@ use dgiwarp::{Completion, Config, NoReceive, RcOptions};
 use std::sync::Once;
 
 /// Help text of the persona.
-const PERSONA_HELP: &str = "what programs take the device for: roce (transport InfiniBand) or iwarp (an RNIC, which behaves as the RFCs have it: \
-     DGIWARP_HELLO=0, DGIWARP_COMPLETION=local, DGIWARP_NO_RECEIVE=terminate unless they are set)";
+const PERSONA_HELP: &str = "what programs take the device for: roce (transport InfiniBand), iwarp (an RNIC, which behaves as the RFCs have it: \
+     DGIWARP_HELLO=0, DGIWARP_COMPLETION=local, DGIWARP_NO_RECEIVE=terminate unless they are set) or efa (an Elastic Fabric Adapter with SRD queue pairs)";
 
 /// Rules of the preload library of `dgiwarp-run --sockets`, which reads them itself.
 const SOCKETS_RULES: &str = "DGIWARP_SOCKETS_RULES";
@@ -88,7 +88,7 @@ pub(crate) fn read() -> (Config, Vec<String>) {
 /// Persona `iwarp` follows the RFCs unless a variable is set: local completion, Terminate for a Send without a receive,
 /// and no hello.
 fn behave_as(persona: Persona, options: &mut RcOptions, is_set: impl Fn(&str) -> bool) {
-    options.outlives_peer = persona == Persona::Roce;
+    options.outlives_peer = persona != Persona::Iwarp;
     if persona != Persona::Iwarp {
         return;
     }

@@ -1,5 +1,6 @@
-//! Personas: the type of adapter that the device reports. The wire is iWARP with both.
+//! Personas: the type of adapter that the device reports. The wire is iWARP with all of them.
 
+use crate::device::limits;
 use std::ffi::c_int;
 use std::fmt;
 use std::str::FromStr;
@@ -13,6 +14,8 @@ pub enum Persona {
     Roce,
     /// iWARP adapter (RNIC).
     Iwarp,
+    /// Elastic Fabric Adapter (EFA), for programs that look for its SRD queue pairs. Connected queue pairs are those of `Roce`.
+    Efa,
 }
 
 impl Persona {
@@ -21,6 +24,8 @@ impl Persona {
         match self {
             Self::Roce => 1,
             Self::Iwarp => 4,
+            // Unspecified, as below.
+            Self::Efa => 7,
         }
     }
 
@@ -29,6 +34,24 @@ impl Persona {
         match self {
             Self::Roce => 0,
             Self::Iwarp => 1,
+            Self::Efa => 4,
+        }
+    }
+
+    /// PCI vendor and device: programs find EFA by them.
+    pub fn vendor_and_part(self) -> (u32, u32) {
+        match self {
+            Self::Roce | Self::Iwarp => (limits::VENDOR_ID, limits::VENDOR_PART_ID),
+            Self::Efa => (0x1d0f, 0xefa1),
+        }
+    }
+
+    /// Longest message that the port reports, in bytes. Programs size buffers by that of EFA, which is a Send of one
+    /// packet; queue pairs carry longer ones.
+    pub fn max_message(self) -> u32 {
+        match self {
+            Self::Roce | Self::Iwarp => limits::MAX_MESSAGE,
+            Self::Efa => 8928,
         }
     }
 }
@@ -38,6 +61,7 @@ impl fmt::Display for Persona {
         f.write_str(match self {
             Self::Roce => "roce",
             Self::Iwarp => "iwarp",
+            Self::Efa => "efa",
         })
     }
 }
@@ -52,6 +76,7 @@ impl FromStr for Persona {
         match text {
             "" | "roce" => Ok(Self::Roce),
             "iwarp" => Ok(Self::Iwarp),
+            "efa" => Ok(Self::Efa),
             _ => Err(UnknownPersona),
         }
     }
@@ -75,7 +100,7 @@ mod tests {
 
     #[test]
     fn names_and_personas_convert_both_ways() {
-        for persona in [Persona::Roce, Persona::Iwarp] {
+        for persona in [Persona::Roce, Persona::Iwarp, Persona::Efa] {
             assert_eq!(persona.to_string().parse(), Ok(persona));
         }
         assert_eq!("".parse(), Ok(Persona::default()));

@@ -5,7 +5,7 @@
 
 use crate::DEVICE_NAME;
 use crate::device::gid::{GidTable, host_gids, to_gid};
-use crate::device::{device_attr, limits, persona};
+use crate::device::{device_attr, persona};
 use std::fs;
 use std::net::IpAddr;
 
@@ -75,6 +75,7 @@ fn device_files() -> Vec<(String, String)> {
     let guid = in_fours(&device_attr::node_guid().to_be_bytes());
     let node_type = match persona::present().node_type() {
         4 => "4: RNIC",
+        7 => "7: unspecified",
         _ => "1: CA",
     };
     rows([
@@ -90,10 +91,11 @@ fn device_files() -> Vec<(String, String)> {
 
 /// Bus and NUMA node: the device is on none, so every processor is local.
 fn bus_files() -> Vec<(String, String)> {
+    let (vendor, part) = persona::present().vendor_and_part();
     let mut files = rows([
         ("numa_node", "-1".to_owned()),
-        ("vendor", format!("{:#06x}", limits::VENDOR_ID)),
-        ("device", format!("{:#06x}", limits::VENDOR_PART_ID)),
+        ("vendor", format!("{:#06x}", vendor)),
+        ("device", format!("{:#06x}", part)),
     ]);
     if let Ok(list) = fs::read_to_string("/sys/devices/system/cpu/possible") {
         let list = list.trim();

@@ -14,7 +14,7 @@ use crate::workspace;
 /// The library that stands in for rdma-core's.
 const LIBRARY: &str = "libdgiwarp_verbs.so";
 /// The names under which programs look for it.
-const LIBRARY_NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+const LIBRARY_NAMES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", "libefa.so.1"];
 /// The library that shows programs a device below `/dev` and `/sys`.
 const PATHS_LIBRARY: &str = "libdgiwarp_paths.so";
 /// The library that makes rsockets of TCP sockets.

@@ -84,7 +84,7 @@ fn the_tree_is_complete_and_its_programs_run() {
     assert_eq!(text(&perf).trim(), format!("dgiwarp-perf {VERSION}"));
     assert!(!tree.join("bin/xtask").exists());
     let lib = tree.join("lib/dgiwarp");
-    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+    for name in ["libibverbs.so.1", "librdmacm.so.1", "libefa.so.1"] {
         assert_eq!(
             fs::read_link(lib.join(name)).unwrap(),
             Path::new("libdgiwarp_verbs.so")

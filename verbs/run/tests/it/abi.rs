@@ -34,7 +34,7 @@ fn structs_are_laid_out_as_the_c_compiler_lays_them_out() {
     assert!(all.len() > 30, "the tables of layouts are empty");
     let body: String = all.iter().map(|layout| printing(layout)).collect();
     let source = format!(
-        "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <infiniband/ib.h>\n#include <rdma/rdma_cma.h>\n\
+        "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <infiniband/ib.h>\n#include <infiniband/efadv.h>\n#include <rdma/rdma_cma.h>\n\
          #include <infiniband/dgiwarpdv.h>\nint main(void) {{\n{body}return 0;\n}}\n"
     );
     if !Path::new("/usr/include/rdma/rdma_cma.h").is_file() {

@@ -243,6 +243,33 @@ fn datagrams() {
     run("perftest_datagrams", Place::Here, "", DATAGRAMS);
 }
 
+/// Scalable reliable datagrams. As EFA, perftest posts by the extended calls and reads too.
+#[test]
+fn srd() {
+    const EFA: &[(&str, &str)] = &[("DGIWARP_PERSONA", "efa")];
+    const SENDS: &[Row] = &[
+        (SEND_LAT, "-c SRD -n 100"),
+        (SEND_BW, "-c SRD -n 300 -s 4096"),
+    ];
+    const AS_EFA: &[Row] = &[
+        (SEND_BW, "-c SRD -n 300 -s 8928"),
+        (SEND_BW, "-c SRD -n 100 -s 64 -q 4"),
+        (READ_LAT, "-c SRD -n 100"),
+        (READ_BW, "-c SRD -n 100"),
+    ];
+    let Some(scene) = scene("perftest_srd", Place::Here) else {
+        return;
+    };
+    for row in SENDS {
+        run_row(&scene, "", alone(*row));
+    }
+    for row in SENDS.iter().chain(AS_EFA) {
+        let (program, options) = alone(*row);
+        let ends = program.ends.map(|end| end.environment(EFA));
+        run_row(&scene, "", (Program { ends, ..program }, options));
+    }
+}
+
 const OPTIONS: &[Row] = &[
     (SEND_BW, "-n 10 -a"),
     (SEND_BW, "-n 200 -b"),

@@ -1,7 +1,7 @@
 //! The exported symbols compared with those of Debian's libraries.
 
 use crate::common::{library, skip, system_library};
-use dgiwarp_verbs::{DV_EXPORTS, EXPORTS, UNSUPPORTED};
+use dgiwarp_verbs::{DV_EXPORTS, EFA_EXPORTS, EXPORTS, UNSUPPORTED};
 use object::elf::{FileHeader64, STT_FUNC};
 use object::read::elf::{FileHeader, Sym};
 use object::{Endianness, SymbolIndex};
@@ -50,6 +50,7 @@ fn symbols_are_those_of_debians_libraries_and_our_own() {
     for (soname, release) in [
         ("libibverbs.so.1", "libibverbs.so.1.14.44"),
         ("librdmacm.so.1", "librdmacm.so.1.3.44"),
+        ("libefa.so.1", "libefa.so.1.2.44"),
     ] {
         let Some(path) = system_library("symbols", soname) else {
             return;
@@ -76,7 +77,7 @@ fn symbols_are_those_of_debians_libraries_and_our_own() {
         missing.is_empty() && surplus.is_empty(),
         "missing: {missing:?}\nsurplus: {surplus:?}"
     );
-    assert_eq!(ours.len(), 217);
+    assert_eq!(ours.len(), 223);
 }
 
 #[test]
@@ -101,7 +102,11 @@ fn our_own_functions_are_those_of_our_header() {
 
 #[test]
 fn the_tables_name_every_exported_function_once() {
-    let tables = EXPORTS.iter().chain(UNSUPPORTED).chain(DV_EXPORTS);
+    let tables = EXPORTS
+        .iter()
+        .chain(UNSUPPORTED)
+        .chain(DV_EXPORTS)
+        .chain(EFA_EXPORTS);
     let rows: Vec<(u8, String)> = tables
         .map(|export| (STT_FUNC, format!("{}@@{}", export.name, export.node)))
         .collect();

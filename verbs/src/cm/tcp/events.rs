@@ -132,7 +132,7 @@ fn end_attempt(id: &Arc<Id>) {
 fn rejected(id: &Arc<Id>, rejection: Rejection) -> CmEvent {
     end_attempt(id);
     let status = match persona::present() {
-        Persona::Roce => CONSUMER_DEFINED,
+        Persona::Roce | Persona::Efa => CONSUMER_DEFINED,
         Persona::Iwarp => -libc::ECONNREFUSED,
     };
     CmEvent {
@@ -180,7 +180,7 @@ fn left(id: &Arc<Id>) -> Option<CmEvent> {
 /// Event type and status of a failure: programs for InfiniBand expect its rejection reasons, those for iWARP errno values.
 fn explain(error: &ConnectError, persona: Persona) -> (EventType, c_int) {
     let rejected = |reason: c_int, errno: Errno| match persona {
-        Persona::Roce => (EventType::Rejected, reason),
+        Persona::Roce | Persona::Efa => (EventType::Rejected, reason),
         Persona::Iwarp => (EventType::Rejected, -(errno as c_int)),
     };
     match error {

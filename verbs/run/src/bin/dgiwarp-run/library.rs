@@ -1,6 +1,6 @@
-//! dgiwarp's library, and the directory with its two names.
+//! dgiwarp's library, and the directory with its names.
 //!
-//! Both names have to be symbolic links to one file: the dynamic linker recognises a loaded file, so the program gets
+//! All names have to be symbolic links to one file: the dynamic linker recognises a loaded file, so the program gets
 //! one library with one device. Copies would be two separate libraries.
 
 use nix::unistd::geteuid;
@@ -18,7 +18,7 @@ const LIBRARY: &str = "libdgiwarp_verbs.so";
 /// File name of the library that makes rsockets of TCP sockets.
 pub(crate) const SOCKETS: &str = "libdgiwarp_sockets.so";
 /// sonames of the libraries that programs are linked to.
-pub(crate) const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+pub(crate) const NAMES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", "libefa.so.1"];
 
 /// Error: the library cannot be provided.
 #[derive(Debug, Error)]
@@ -46,9 +46,9 @@ pub(crate) enum LibraryError {
     },
 }
 
-/// A directory with both names.
+/// A directory with all names.
 ///
-/// An installed `../lib/dgiwarp` with both is used as it is. Otherwise the links are created in
+/// An installed `../lib/dgiwarp` with all is used as it is. Otherwise the links are created in
 /// `$XDG_RUNTIME_DIR/dgiwarp`, or without one in `dgiwarp-UID` (or `.1`, `.2` of it) below the temporary directory. The
 /// directory has to belong to the user and be closed to others: a writer could replace the library.
 pub(crate) fn links() -> Result<PathBuf, LibraryError> {
