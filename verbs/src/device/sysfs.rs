@@ -4,8 +4,9 @@
 //! The formats are those of Linux' `Documentation/ABI/stable/sysfs-class-infiniband`.
 
 use crate::DEVICE_NAME;
+use crate::device::device_attr;
 use crate::device::gid::{GidTable, host_gids, to_gid};
-use crate::device::{device_attr, persona};
+use crate::device::persona::{self, Persona};
 use std::fs;
 use std::net::IpAddr;
 
@@ -17,6 +18,11 @@ pub enum Node {
     /// A symbolic link to this path.
     Link(String),
 }
+
+/// Place of the EFA device on the PCI bus, which libfabric reads from the name of the folder. No machine has this address in use.
+const EFA_BUS: &str = "sys/devices/pciffff:ff/ffff:ff:1f.7";
+/// Driver of the EFA device, which libfabric names.
+const EFA_DRIVER: &str = "sys/bus/pci/drivers/efa";
 
 /// Paths below the root, without a leading slash, and their nodes, for the present addresses of the host.
 pub fn tree() -> Vec<(String, Node)> {
@@ -32,13 +38,31 @@ pub fn tree() -> Vec<(String, Node)> {
     };
     let device = format!("sys/class/infiniband/{DEVICE_NAME}");
     add(&device, device_files());
-    add(&format!("{device}/device"), bus_files());
+    let is_efa = persona::present() == Persona::Efa;
+    let bus = if is_efa {
+        EFA_BUS.to_owned()
+    } else {
+        format!("{device}/device")
+    };
+    add(&bus, bus_files());
     add(&format!("{device}/ports/1"), port_files(&gids));
+    if is_efa {
+        add(EFA_DRIVER, efa_driver_files());
+        // Relative: a program that resolves them stays below the root of this tree.
+        let links = [
+            (format!("{device}/device"), "../../../", EFA_BUS),
+            (format!("{EFA_BUS}/driver"), "../../../", EFA_DRIVER),
+        ];
+        tree.extend(links.map(|(path, up, to)| {
+            let below = to.trim_start_matches("sys/");
+            (path, Node::Link(format!("{up}{below}")))
+        }));
+    }
     // The interface of the first address represents the port.
     if let Some(gid) = gids.primary() {
         let interface = &gid.interface;
         tree.push((
-            format!("{device}/device/net/{interface}"),
+            format!("{bus}/net/{interface}"),
             Node::Link(format!("/sys/class/net/{interface}")),
         ));
     }
@@ -87,6 +111,10 @@ fn device_files() -> Vec<(String, String)> {
         ("hca_type", "dgiwarp".to_owned()),
         ("hw_rev", "0".to_owned()),
     ])
+}
+
+fn efa_driver_files() -> Vec<(String, String)> {
+    rows([("module/version", env!("CARGO_PKG_VERSION").to_owned())])
 }
 
 /// Bus and NUMA node: the device is on none, so every processor is local.
