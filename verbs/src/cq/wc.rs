@@ -6,6 +6,7 @@ use crate::abi::{
     IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc,
 };
 use crate::device::gid::MAX_UNICAST_LID;
+use crate::device::persona::{self, Persona};
 use dgiwarp::{Wc, WcOpcode, WcStatus};
 use std::ffi::c_uint;
 use std::net::{IpAddr, SocketAddr};
@@ -29,6 +30,33 @@ fn status(status: WcStatus) -> c_uint {
         WcStatus::General => 21,
         // The enum is open: other failures are general errors.
         _ => 21,
+    }
+}
+
+/// The completion status of EFA devices (`efa_io_comp_status`), by which programs such as libfabric recognize RNR.
+fn efa_status(status: WcStatus) -> u32 {
+    match status {
+        WcStatus::Success => 0,
+        WcStatus::Flushed => 1,
+        WcStatus::LocalProtection => 5,
+        WcStatus::LocalLength => 6,
+        WcStatus::RemoteAccess => 7,
+        WcStatus::RemoteAborted => 8,
+        WcStatus::RnrRetryExceeded => 10,
+        WcStatus::RemoteInvalidRequest => 11,
+        WcStatus::BadResponse | WcStatus::RemoteOperation => 12,
+        WcStatus::RetryExceeded | WcStatus::ResponseTimeout => 13,
+        // Internal error of the queue pair.
+        _ => 2,
+    }
+}
+
+/// Cause of an error beside its status; of a segment, its offset in the message.
+fn vendor_error(wc: &Wc) -> u32 {
+    if wc.status != WcStatus::Success && persona::present() == Persona::Efa {
+        efa_status(wc.status)
+    } else {
+        wc.vendor_error | wc.offset
     }
 }
 
@@ -108,8 +136,7 @@ pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
         wr_id: wc.wr_id,
         status: status(wc.status),
         opcode: opcode(wc.opcode)?,
-        // Of a segment, its offset in the message.
-        vendor_err: wc.vendor_error | wc.offset,
+        vendor_err: vendor_error(wc),
         byte_len: wc.byte_len.saturating_add(if grh { 40 } else { 0 }),
         // Immediates are in network order; an STag shares the field, in the byte order of the machine.
         imm_data: match (wc.immediate, wc.invalidated) {
