@@ -15,7 +15,6 @@ pub struct efadv_qp_init_attr {
 }
 
 pub const EFADV_DEVICE_ATTR_CAPS_RDMA_READ: u32 = 1;
-pub const EFADV_DEVICE_ATTR_CAPS_RNR_RETRY: u32 = 1 << 1;
 pub const EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID: u32 = 1 << 2;
 
 #[derive(Clone, Copy, Debug, Default)]

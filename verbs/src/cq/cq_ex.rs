@@ -34,16 +34,17 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     init: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     // SAFETY: the contract is the same.
-    pointer(|| unsafe { create(context, init) })
+    pointer(|| unsafe { create(context, init, |_| ()) })
 }
 
-/// Creates an extended completion queue.
+/// Creates an extended completion queue, whose table `change` may change.
 ///
 /// # Safety
 /// As for `ibv_create_cq_ex(3)`.
 pub(crate) unsafe fn create(
     context: *mut ibv_context,
     init: *mut ibv_cq_init_attr_ex,
+    change: impl FnOnce(&mut ibv_cq_ex),
 ) -> Result<*mut ibv_cq_ex, Errno> {
     const TIMES: u64 =
         IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
@@ -81,7 +82,12 @@ pub(crate) unsafe fn create(
         parent,
     };
     // SAFETY: the program passes an open context, and a live channel or none.
-    unsafe { queue::create(context, &cq_attr, fill) }
+    unsafe {
+        queue::create(context, &cq_attr, |face| {
+            fill(face);
+            change(face);
+        })
+    }
 }
 
 /// Fills the table. All fields but timestamps are readable whether requested at creation or not.
@@ -246,6 +252,15 @@ pub(crate) unsafe fn source(cq: *mut ibv_cq_ex) -> Result<(SocketAddr, Option<Ip
     let current = unsafe { state.current.value() }.ok_or(Errno::EINVAL)?;
     let source = current.source.ok_or(Errno::ENOENT)?;
     Ok((source, current.destination))
+}
+
+/// Operation of the current completion.
+///
+/// # Safety
+/// As for [`source`].
+pub(crate) unsafe fn opcode(cq: *mut ibv_cq_ex) -> c_uint {
+    // SAFETY: the caller's contract.
+    unsafe { read(cq, |_, at| at.wc.opcode) }
 }
 
 /// Functions of the table that read one field.

@@ -3,15 +3,15 @@
 use super::expect_efa;
 use super::sized::load_attr;
 use crate::abi::{
-    EFADV_WC_EX_WITH_SGID, efadv_cq, efadv_cq_init_attr, ibv_context, ibv_cq_ex,
-    ibv_cq_init_attr_ex, ibv_gid,
+    EFADV_WC_EX_WITH_SGID, IBV_WC_RDMA_READ, IBV_WC_SEND, efadv_cq, efadv_cq_init_attr,
+    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_gid,
 };
 use crate::cq::cq_ex;
 use crate::cq::sgid::SgidReader;
 use crate::device::gid::to_gid;
 use crate::ffi::{entry, pointer, store};
 use nix::errno::Errno;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 
 pub(super) unsafe extern "C" fn efadv_create_cq(
     context: *mut ibv_context,
@@ -30,7 +30,16 @@ pub(super) unsafe extern "C" fn efadv_create_cq(
             return Err(Errno::EOPNOTSUPP);
         }
         // SAFETY: the contract is that of `ibv_create_cq_ex(3)`.
-        unsafe { cq_ex::create(context, init) }
+        unsafe { cq_ex::create(context, init, |face| face.read_opcode = Some(read_opcode)) }
+    })
+}
+
+/// EFA devices report Reads as Sends, and libfabric knows no other completion of a send queue.
+unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> c_uint {
+    // SAFETY: the program reads between starting and ending to poll.
+    entry(IBV_WC_SEND, || match unsafe { cq_ex::opcode(cq) } {
+        IBV_WC_RDMA_READ => IBV_WC_SEND,
+        other => other,
     })
 }
 

@@ -7,6 +7,7 @@ mod api;
 mod common;
 mod debian;
 mod direct;
+mod efa;
 mod errors;
 mod extended;
 mod limits;

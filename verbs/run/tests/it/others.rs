@@ -1,8 +1,9 @@
 //! Debian's programs beyond those of rdma-core: they use the two libraries in ways of their own.
 
-use crate::common::have;
 use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End, Finish};
+use crate::common::{RUN, have};
+use std::process::Command;
 
 /// A scene, if the program is there.
 fn scene(program: &str, package: &str, place: Place) -> Option<Scene> {
@@ -116,5 +117,44 @@ fn libfabric() {
         let more = ["-p", provider, "-e", endpoint];
         let ends = if endpoint == "dgram" { DGRAM } else { ENDS };
         session::run_with(&scene, Family::V4, ends, &more);
+    }
+}
+
+/// libfabric's provider for EFA over SRD and UD queue pairs. Between ends on one host it takes shared memory of its own, unless told not to; messages
+/// of 1 MiB are Reads where the device is allowed to.
+#[test]
+fn libfabric_efa() {
+    const SERVER: End = End::server("fi_pingpong -B {port} -p efa").polls();
+    const CLIENT: End = End::client("fi_pingpong -P {port} -p efa {server}");
+    const EFA: (&str, &str) = ("DGIWARP_PERSONA", "efa");
+    const NO_SHM: (&str, &str) = ("FI_EFA_ENABLE_SHM_TRANSFER", "0");
+    const SENDS: &[(&str, &str)] = &[EFA, NO_SHM, ("FI_EFA_USE_DEVICE_RDMA", "0")];
+    const READS: &[(&str, &str)] = &[EFA, NO_SHM, ("FI_EFA_USE_DEVICE_RDMA", "1")];
+    let Some(scene) = scene("fi_pingpong_efa", "libfabric-bin", Place::Here) else {
+        return;
+    };
+    for (environment, endpoint, last) in [
+        (SENDS, "dgram", &["4k "]),
+        (SENDS, "rdm", &["1m "]),
+        (READS, "rdm", &["1m "]),
+    ] {
+        let ends = [SERVER, CLIENT].map(|end| end.says(last).environment(environment));
+        session::run_with(&scene, Family::V4, &ends, &["-e", endpoint]);
+    }
+}
+
+/// As another adapter the device is none for libfabric's provider.
+#[test]
+fn libfabric_finds_efa_by_persona_alone() {
+    if !have("fi_info_efa", "fi_info", "libfabric-bin") {
+        return;
+    }
+    for (persona, found) in [("efa", true), ("roce", false), ("iwarp", false)] {
+        let output = Command::new(RUN)
+            .args(["fi_info", "-p", "efa"])
+            .env("DGIWARP_PERSONA", persona)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.success(), found, "{persona}: {output:?}");
     }
 }
