@@ -90,6 +90,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("xtask", "tidy", Name::Unit),
     ("dgiwarp-run", "debian", Name::Debian),
     ("dgiwarp-run", "direct", Name::Debian),
+    ("dgiwarp-run", "efa", Name::Debian),
     ("dgiwarp-run", "pyverbs", Name::Debian),
     ("dgiwarp-run", "rdmacm", Name::Debian),
     ("dgiwarp-run", "errors", Name::Debian),

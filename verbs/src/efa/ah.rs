@@ -1,6 +1,6 @@
 //! Numbers of address handles.
 
-use super::expect_efa;
+use super::adapter::expect_efa;
 use super::sized::length;
 use crate::abi::{efadv_ah_attr, ibv_ah};
 use crate::cq::wc::lid_of;

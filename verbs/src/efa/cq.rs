@@ -1,6 +1,6 @@
 //! Completion queues that report the GID of a message's sender.
 
-use super::expect_efa;
+use super::adapter::expect_efa;
 use super::sized::load_attr;
 use crate::abi::{
     EFADV_WC_EX_WITH_SGID, IBV_WC_RDMA_READ, IBV_WC_SEND, efadv_cq, efadv_cq_init_attr,

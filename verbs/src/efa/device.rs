@@ -1,6 +1,6 @@
 //! Attributes that EFA devices have beyond `ibv_query_device(3)`.
 
-use super::expect_efa;
+use super::adapter::expect_efa;
 use super::sized::length;
 use crate::abi::{
     EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID, EFADV_DEVICE_ATTR_CAPS_RDMA_READ, efadv_device_attr,

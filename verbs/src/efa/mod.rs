@@ -4,15 +4,14 @@
 //! asked for it. The other functions report `EOPNOTSUPP` unless the persona is `efa`, as rdma-core's do for a device
 //! of another provider: programs such as libfabric take a device for EFA if they succeed.
 
+mod adapter;
 mod ah;
 mod cq;
 mod device;
 mod qp;
 mod sized;
 
-use crate::device::persona::{self, Persona};
 use crate::export::export;
-use nix::errno::Errno;
 
 export! {
 /// Functions of libefa: name, node, and implementation.
@@ -28,13 +27,5 @@ pub EFA_EXPORTS, bound by bind;
     "EFA_1.2" {
         "efadv_cq_from_ibv_cq_ex" => cq::efadv_cq_from_ibv_cq_ex;
         "efadv_create_cq" => cq::efadv_create_cq;
-    }
-}
-
-/// Checks that programs take the device for EFA.
-fn expect_efa() -> Result<(), Errno> {
-    match persona::present() {
-        Persona::Efa => Ok(()),
-        Persona::Roce | Persona::Iwarp => Err(Errno::EOPNOTSUPP),
     }
 }
