@@ -35,7 +35,12 @@ enum Violation {
     Window(#[from] BadWindow),
     #[error(transparent)]
     Stream(#[from] BadPart),
+    #[error("more than {MOST_PONGS} PINGs without a look at their answers")]
+    Pings,
 }
+
+/// PONGs that wait to be sent, at most. A peer sends one PING for each second of silence, and ends the connection after five.
+const MOST_PONGS: usize = 16;
 
 /// Time of now, and the way from it to the clock of programs.
 #[derive(Debug, Clone, Copy)]
@@ -172,6 +177,10 @@ impl State {
                 Ok(())
             }
             Kind::Ping => {
+                let is_pong = |out: &&Out| matches!(out, Out::Ready(it) if it.kind == Kind::Pong);
+                if peer.queue.iter().filter(is_pong).count() >= MOST_PONGS {
+                    return Err(Violation::Pings);
+                }
                 peer.control(number, Kind::Pong);
                 Ok(())
             }

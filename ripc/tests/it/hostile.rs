@@ -507,6 +507,28 @@ fn a_silent_caller_of_a_stream_is_left() {
 }
 
 #[test]
+fn a_peer_that_sends_pings_and_takes_no_answers_is_left() {
+    let server = Endpoint::open(server_config()).unwrap();
+    let raw = Raw::connect(server.local_addr().unwrap(), &hello(8)).unwrap();
+    let start = RECEIVES * ROOM;
+    let ping = header(7, 0, 0, 1);
+    raw.memory.write(start, &ping);
+    let sges = [raw.mr.sge(start..start + ping.len())];
+    let wr = RcSendWr::send(1 << 32, &sges);
+    // Once its receives and its RNR queue are full it sees neither PONGs nor acknowledgements, and fills its send queue.
+    let ended = (0..100_000).any(|_| {
+        let wc = if raw.qp.post_send(&[wr]).is_ok() {
+            raw.cq.poll_one().unwrap()
+        } else {
+            let wc = raw.cq.wait(SOON).unwrap();
+            Some(wc.expect("a completion although the send queue is full"))
+        };
+        wc.is_some_and(|wc| wc.status != WcStatus::Success)
+    });
+    assert!(ended);
+}
+
+#[test]
 fn a_reply_does_not_stand_for_parts_that_went_elsewhere() {
     let server = Endpoint::open(server_config()).unwrap();
     let held = Arc::new(Mutex::new(Vec::<Reply>::new()));
