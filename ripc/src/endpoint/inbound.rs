@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dgiwarp::{Access, Wc, WcOpcode, WcStatus};
 
-use super::peer::{GOING_AWAY, Out, Subject, pieces};
+use super::peer::{GOING_AWAY, Out, Subject, TooManyPings, pieces};
 use super::service::{Cancellation, Incoming, Job, Request, Route};
 use super::state::{About, Answer, Inbound, State, Then, Unread};
 use super::stream::StreamId;
@@ -35,12 +35,9 @@ enum Violation {
     Window(#[from] BadWindow),
     #[error(transparent)]
     Stream(#[from] BadPart),
-    #[error("more than {MOST_PONGS} PINGs without a look at their answers")]
-    Pings,
+    #[error(transparent)]
+    Pings(#[from] TooManyPings),
 }
-
-/// PONGs that wait to be sent, at most. A peer sends one PING for each second of silence, and ends the connection after five.
-const MOST_PONGS: usize = 16;
 
 /// Time of now, and the way from it to the clock of programs.
 #[derive(Debug, Clone, Copy)]
@@ -176,14 +173,7 @@ impl State {
                 self.stirred = true;
                 Ok(())
             }
-            Kind::Ping => {
-                let is_pong = |out: &&Out| matches!(out, Out::Ready(it) if it.kind == Kind::Pong);
-                if peer.queue.iter().filter(is_pong).count() >= MOST_PONGS {
-                    return Err(Violation::Pings);
-                }
-                peer.control(number, Kind::Pong);
-                Ok(())
-            }
+            Kind::Ping => Ok(peer.pong(number)?),
             Kind::Pong if number == GOING_AWAY => {
                 peer.going_away = None;
                 self.stirred = true;

@@ -98,6 +98,14 @@ pub(crate) struct Piece {
     pub(crate) local: (usize, usize, usize),
 }
 
+/// PONGs that wait to be sent, at most. A peer sends one PING for each second of silence, and ends the connection after five.
+const MOST_PONGS: usize = 16;
+
+/// A peer sends PINGs and does not take the answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a PING while {MOST_PONGS} PONGs wait to be sent")]
+pub(crate) struct TooManyPings;
+
 /// Slots of registered memory for messages.
 #[derive(Debug)]
 struct Slots {
@@ -238,6 +246,16 @@ impl<T> Peer<T> {
             kind,
         };
         self.queue.push_front(Out::Ready(message));
+    }
+
+    /// Answers a PING.
+    pub(crate) fn pong(&mut self, number: u64) -> Result<(), TooManyPings> {
+        let is_pong = |out: &&Out| matches!(out, Out::Ready(it) if it.kind == Kind::Pong);
+        if self.queue.iter().filter(is_pong).count() >= MOST_PONGS {
+            return Err(TooManyPings);
+        }
+        self.control(number, Kind::Pong);
+        Ok(())
     }
 
     /// Tells the peer that this endpoint goes away. The PONG to the PING behind it shows that the peer knows.
