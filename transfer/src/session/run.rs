@@ -18,7 +18,7 @@ const MAX_BLOCK: u32 = 64 << 20;
 /// Octets that are hashed and copied at a time; they stay in the processor's cache.
 const PIECE: usize = 128 << 10;
 /// Time that an ABORT has to leave, and a source to close after the end.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER: Duration = Duration::from_secs(4);
 
 /// Sends files. Returns when the sink has finished all of them, or with the failure that ended the session; failures of single files are events, and counted.
 ///

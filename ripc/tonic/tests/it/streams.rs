@@ -254,14 +254,16 @@ async fn a_deadline_ends_a_stream() {
     let service = Service::default();
     let (_server, channel) = over_ripc(&service);
     let mut client = GreeterClient::new(channel);
+    // The deadline is not spent on the connection.
+    assert!(soon(client.hello(hello("you"))).await.is_ok());
     let mut request = hello("hang-behind 3 10");
-    request.set_timeout(Duration::from_millis(500));
+    request.set_timeout(Duration::from_secs(1));
     let seen = soon(all(client.hello_often(request).await)).await;
     assert!(
         seen.last().unwrap().starts_with("DeadlineExceeded"),
         "{seen:?}"
     );
-    begun(&service.0.dropped, 1).await;
+    begun(&service.0.dropped, 2).await;
 }
 
 /// A future without a runtime.

@@ -130,7 +130,9 @@ fn libfabric_efa() {
     const NO_SHM: (&str, &str) = ("FI_EFA_ENABLE_SHM_TRANSFER", "0");
     const SENDS: &[(&str, &str)] = &[EFA, NO_SHM, ("FI_EFA_USE_DEVICE_RDMA", "0")];
     const READS: &[(&str, &str)] = &[EFA, NO_SHM, ("FI_EFA_USE_DEVICE_RDMA", "1")];
-    let Some(scene) = scene("fi_pingpong_efa", "libfabric-bin", Place::Here) else {
+    const NAME: &str = "fi_pingpong_efa";
+    let there = have(NAME, "fi_pingpong", "libfabric-bin");
+    let Some(scene) = there.then(|| Scene::new(NAME, Place::Here)).flatten() else {
         return;
     };
     for (environment, endpoint, last) in [
