@@ -7,6 +7,7 @@
 //! [`adaptive_arming`](crate::driver::reactor::adaptive_arming). It checks polled queues only now and then, to find out whether their program stopped polling.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,8 +33,9 @@ use crate::{Config, Error, SameHostMode};
 
 /// Interval of the checks of polled queues, at first and after a while.
 const TICK: Duration = Duration::from_millis(1);
-/// Time, in nanoseconds, within which a timer of a set that nobody polls expires when it is due, and not at the millisecond after.
-const FINE: u64 = 10_000_000;
+/// Times to a deadline, in nanoseconds, for which a timer of a set that nobody polls expires when it is due, and not at the millisecond after. Nearer ones
+/// are delays of acknowledgements, which cost more in wakeups than they are worth.
+const FINE: Range<u64> = 100_000..10_000_000;
 /// Ticks before [`SLOW_TICK`].
 const TICKS: u32 = 32;
 /// Calls of one queue's progress before the next queue's.
@@ -402,7 +404,7 @@ impl Background {
         if next == u64::MAX {
             return EpollTimeout::NONE;
         }
-        if by_sleeper == Some(next) && (1..FINE).contains(&next.saturating_sub(now)) {
+        if by_sleeper == Some(next) && FINE.contains(&next.saturating_sub(now)) {
             self.waker.expire_at(next, now);
         }
         let millis = next.saturating_sub(now).div_ceil(1_000_000);
