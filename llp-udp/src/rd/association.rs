@@ -32,6 +32,8 @@ const ERRORS: usize = 32;
 const PONGS: usize = 4;
 /// Shortest delay of acknowledgements.
 const LEAST_ACK_DELAY: Duration = Duration::from_micros(25);
+/// Octets in flight up to which a probe timeout allows for the delay of acknowledgements that the peer shows, and no more.
+const FEW: u64 = 2 * 1472;
 /// Longest probe timeout.
 const MOST_PTO: Duration = Duration::from_secs(1);
 /// Numbers of which one is skipped.
@@ -320,8 +322,13 @@ impl Association {
     }
 
     fn pto(&self, config: &RdConfig) -> Duration {
-        let delay = self.rtt.delay().max(self.ack_delay());
-        let base = self.rtt.timeout(config.granularity) + delay.min(MOST_ACK_DELAY);
+        // With more in flight a loss shows in acknowledgements; a probe would be for a peer that has no core for a while.
+        let delay = if self.recovery.in_flight() <= FEW {
+            self.rtt.delay().max(self.ack_delay()).min(MOST_ACK_DELAY)
+        } else {
+            MOST_ACK_DELAY
+        };
+        let base = self.rtt.timeout(config.granularity) + delay;
         if self.backoff == 0 {
             return base;
         }
