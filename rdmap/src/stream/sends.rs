@@ -128,68 +128,70 @@ impl<R> Sends<R> {
         ulp: &mut U,
         dgiwarp_ext: &mut DgiwarpExt,
     ) -> Result<Handled, StreamError> {
-        let Arriving {
+        if let Some(arriving) = self.arriving.take() {
+            return self.place(expected, arriving, payload, ulp, dgiwarp_ext);
+        }
+        let Some(receive) = take_receive::<P, U>(ulp)? else {
+            return Ok(Handled::ReceiverNotReady);
+        };
+        self.last_write = LastWrite::default();
+        let arriving = Arriving {
             receive,
             opcode,
             invalidate,
-            immediate,
-        } = match self.arriving.take() {
-            Some(arriving) => arriving,
-            None => {
-                let Some(receive) = take_receive::<P, U>(ulp)? else {
-                    return Ok(Handled::ReceiverNotReady);
-                };
-                self.last_write = LastWrite::default();
-                Arriving {
-                    receive,
-                    opcode,
-                    invalidate,
-                    immediate: dgiwarp_ext.take_immediate(),
-                }
-            }
+            immediate: dgiwarp_ext.take_immediate(),
         };
-        let placement = match expected.fit(payload.len(), ulp.capacity(&receive)) {
+        self.place(expected, arriving, payload, ulp, dgiwarp_ext)
+    }
+
+    /// Places a segment of a Send whose receive is taken, and delivers the message with the last one.
+    #[inline(always)]
+    fn place<P: Payload + ?Sized, U: Ulp<P, Receive = R>>(
+        &mut self,
+        expected: ExpectedSegment,
+        arriving: Arriving<R>,
+        payload: &P,
+        ulp: &mut U,
+        dgiwarp_ext: &mut DgiwarpExt,
+    ) -> Result<Handled, StreamError> {
+        let receive = &arriving.receive;
+        let placement = match expected.fit(payload.len(), ulp.capacity(receive)) {
             Ok(placement) => placement,
             Err(error) => {
-                ulp.fail(receive, error.into());
+                ulp.fail(arriving.receive, error.into());
                 return Err(error.into());
             }
         };
         let start = placement.start();
-        if !payload.is_empty() && ulp.place_untagged(&receive, start, payload).is_err() {
-            ulp.fail(receive, StreamError::LocalProtection);
+        if !payload.is_empty() && ulp.place_untagged(receive, start, payload).is_err() {
+            ulp.fail(arriving.receive, StreamError::LocalProtection);
             return Err(StreamError::LocalProtection);
         }
         self.queue.advance(placement);
         if !placement.is_last() {
-            self.arriving = Some(Arriving {
-                receive,
-                opcode,
-                invalidate,
-                immediate,
-            });
+            self.arriving = Some(arriving);
             return Ok(Handled::Taken);
         }
         // RFC 5040 §5.3: invalidation comes before delivery, and an STag of another stream ends this one.
-        if let Some(stag) = invalidate
+        if let Some(stag) = arriving.invalidate
             && ulp.invalidate(stag).is_err()
         {
             let error = StreamError::CannotInvalidate(stag);
-            ulp.fail(receive, error);
+            ulp.fail(arriving.receive, error);
             return Err(error);
         }
         let delivered = Delivered {
             length: placement.end(),
             solicited: matches!(
-                opcode,
+                arriving.opcode,
                 Opcode::SendSolicited | Opcode::SendSolicitedInvalidate
             ),
-            invalidated: invalidate,
+            invalidated: arriving.invalidate,
             immediate: None,
-            attached: immediate,
+            attached: arriving.immediate,
         };
         dgiwarp_ext.count_placed();
-        ulp.deliver(receive, delivered);
+        ulp.deliver(arriving.receive, delivered);
         Ok(Handled::Taken)
     }
 

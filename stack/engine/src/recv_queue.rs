@@ -306,6 +306,7 @@ impl RecvQueue {
     }
 
     /// Takes the receive at the head. If there is none, `waiter` is notified, once, when one is posted.
+    #[inline]
     pub fn take_or_wait(
         &self,
         completions: &mut impl CompletionSink,
