@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use crate::driver::cq::awaited::Awaited;
 use crate::driver::cq::channel::ChannelShared;
+use crate::driver::cq::direct::DirectCompletion;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
 use crate::driver::reactor::member::{Member, MemberId};
@@ -30,6 +31,8 @@ pub(crate) struct CompletionQueue {
     ring: Mutex<CqRing>,
     /// The ring is not empty, or overran; for a check without the lock.
     filled: AtomicBool,
+    /// The ring is armed; set and reset under its lock.
+    armed: AtomicBool,
     /// The ring keeps the times of completions.
     stamped: AtomicBool,
     polls_with_completions: AtomicU32,
@@ -55,6 +58,7 @@ impl CompletionQueue {
         Ok(Arc::new(Self {
             ring: Mutex::new(ring),
             filled: AtomicBool::new(false),
+            armed: AtomicBool::new(false),
             stamped: AtomicBool::new(false),
             polls_with_completions: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
@@ -135,12 +139,17 @@ impl CompletionQueue {
     /// Makes progress at all sources. As [`PollSet::progress`] otherwise.
     #[inline]
     pub(crate) fn progress(&self) -> Option<bool> {
+        self.progress_with(&mut DirectCompletion::default())
+    }
+
+    #[inline]
+    fn progress_with(&self, direct: &mut DirectCompletion) -> Option<bool> {
         match self.linked.get() {
-            None => self.poll_set.progress(By::Poller),
+            None => self.poll_set.progress_with(By::Poller, direct),
             Some(linked) => {
-                let mut got = self.progress_own();
+                let mut got = self.progress_own_with(direct);
                 for set in linked.read().iter().filter_map(Weak::upgrade) {
-                    got = both(got, set.progress(By::Poller));
+                    got = both(got, set.progress_with(By::Poller, direct));
                 }
                 got
             }
@@ -149,8 +158,12 @@ impl CompletionQueue {
 
     /// Progress at the set of this queue; without members there is none to make.
     pub(super) fn progress_own(&self) -> Option<bool> {
+        self.progress_own_with(&mut DirectCompletion::default())
+    }
+
+    fn progress_own_with(&self, direct: &mut DirectCompletion) -> Option<bool> {
         if self.poll_set.is_in_use() {
-            self.poll_set.progress(By::Poller)
+            self.poll_set.progress_with(By::Poller, direct)
         } else {
             Some(false)
         }
@@ -190,6 +203,7 @@ impl CompletionQueue {
         let pushed = ring.push(wc);
         self.filled.store(true, Ordering::SeqCst);
         if pushed == Pushed::Event {
+            self.armed.store(false, Ordering::Release);
             self.awaited.end();
         }
         drop(ring);
@@ -213,6 +227,20 @@ impl CompletionQueue {
         true
     }
 
+    /// Gives a completion to the thread that polls this queue, or adds it.
+    #[inline]
+    pub(crate) fn push_direct(&self, wc: Wc, direct: &mut DirectCompletion) {
+        // Behind those of the ring, and with an event where one is due.
+        let is_plain = !self.has_completions()
+            && !self.armed.load(Ordering::Acquire)
+            && !self.stamped.load(Ordering::Relaxed);
+        if is_plain && direct.is_free_for(self.id) {
+            direct.put(wc);
+        } else {
+            self.push(wc);
+        }
+    }
+
     /// Whether a completion was lost.
     pub(crate) fn is_overrun(&self) -> bool {
         self.ring.lock().is_overrun()
@@ -224,6 +252,7 @@ impl CompletionQueue {
         {
             let mut ring = self.ring.lock();
             ring.arm(solicited_only);
+            self.armed.store(true, Ordering::Release);
             if self.channel.get().is_none() {
                 return;
             }
@@ -246,26 +275,47 @@ impl CompletionQueue {
     /// Takes completions, at most so many, and calls `each` with every one, which must not use the queue. Where there are none, receives first. Returns
     /// how many.
     #[inline]
-    pub(crate) fn poll_each(&self, most: usize, each: impl FnMut(&Wc)) -> Result<usize, CqError> {
+    pub(crate) fn poll_each(
+        &self,
+        most: usize,
+        mut each: impl FnMut(&Wc),
+    ) -> Result<usize, CqError> {
         let lay_there = self.has_completions();
         if !lay_there {
-            self.progress();
-            if !self.has_completions() {
-                return Ok(0);
+            let mut direct = DirectCompletion::of(self.id);
+            if most > 0 {
+                self.progress_with(&mut direct);
             }
+            let Some(first) = direct.take() else {
+                return if self.has_completions() {
+                    self.take(most, each)
+                } else {
+                    Ok(0)
+                };
+            };
+            each(&first);
+            return Ok(1 + self.take_more(most - 1, each));
         }
         let count = self.take(most, each)?;
-        if lay_there {
-            let polls = match count {
-                // Another thread took them.
-                0 => RECEIVE_EVERY - 1,
-                _ => self.polls_with_completions.fetch_add(1, Ordering::Relaxed),
-            };
-            if polls % RECEIVE_EVERY == RECEIVE_EVERY - 1 {
-                self.progress();
-            }
+        let polls = match count {
+            // Another thread took them.
+            0 => RECEIVE_EVERY - 1,
+            _ => self.polls_with_completions.fetch_add(1, Ordering::Relaxed),
+        };
+        if polls % RECEIVE_EVERY == RECEIVE_EVERY - 1 {
+            self.progress();
         }
         Ok(count)
+    }
+
+    /// Takes completions that the ring has behind one that did not pass through it. An overrun is for the next poll.
+    #[inline]
+    fn take_more(&self, most: usize, each: impl FnMut(&Wc)) -> usize {
+        if most > 0 && self.has_completions() {
+            self.take(most, each).unwrap_or(0)
+        } else {
+            0
+        }
     }
 
     /// How often a program has polled, found something or not.

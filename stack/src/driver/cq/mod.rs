@@ -3,4 +3,5 @@
 mod awaited;
 pub(crate) mod channel;
 pub(crate) mod completion_queue;
+pub(crate) mod direct;
 pub(crate) mod sleep;

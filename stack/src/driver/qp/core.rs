@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::api::device::statistics::Counts;
 use crate::driver::cq::completion_queue::CompletionQueue;
+use crate::driver::cq::direct::DirectCompletion;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
 use crate::driver::qp::cork::Cork;
@@ -176,7 +177,17 @@ impl<S: QpState> QpCore<S> {
 
     #[inline]
     pub(crate) fn completions(&self) -> Completions<'_, S::Wqe> {
+        self.completions_to(None)
+    }
+
+    /// As [`completions`](Self::completions); one may go to `direct`.
+    #[inline]
+    pub(crate) fn completions_to<'a>(
+        &'a self,
+        direct: Option<&'a mut DirectCompletion>,
+    ) -> Completions<'a, S::Wqe> {
         Completions {
+            direct,
             send_cq: &self.send_cq,
             recv_cq: &self.recv_cq,
             posting: &self.posting,

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use crate::driver::cq::completion_queue::CompletionQueue;
+use crate::driver::cq::direct::DirectCompletion;
 use crate::driver::qp::exclusive::Exclusive;
 use crate::{AsyncEvent, PostError, Wc, WcStatus};
 use dgiwarp_engine::cq_ring::CompletionSink;
@@ -172,6 +173,8 @@ pub(crate) struct Completions<'a, W> {
     pub(crate) send_cq: &'a CompletionQueue,
     pub(crate) recv_cq: &'a CompletionQueue,
     pub(crate) posting: &'a Posting<W>,
+    /// Place of the thread that polls.
+    pub(crate) direct: Option<&'a mut DirectCompletion>,
     /// Error state of a connected QP: set before a completion with an error is visible.
     pub(crate) over: Option<&'a AtomicBool>,
 }
@@ -185,19 +188,29 @@ impl<W> Completions<'_, W> {
             over.store(true, Ordering::Release);
         }
     }
+
+    #[inline]
+    fn complete(&mut self, cq: &CompletionQueue, wc: Wc) {
+        match &mut self.direct {
+            Some(direct) => cq.push_direct(wc, direct),
+            None => {
+                cq.push(wc);
+            }
+        }
+    }
 }
 
 impl<W> CompletionSink for Completions<'_, W> {
     #[inline]
     fn sent(&mut self, wc: Wc) {
         self.note_state(&wc);
-        self.send_cq.push(wc);
+        self.complete(self.send_cq, wc);
     }
 
     #[inline]
     fn received(&mut self, wc: Wc) {
         self.note_state(&wc);
-        self.recv_cq.push(wc);
+        self.complete(self.recv_cq, wc);
     }
 
     fn segment(&mut self, wc: Wc) -> bool {

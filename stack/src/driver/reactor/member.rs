@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use crate::driver::cq::direct::DirectCompletion;
 use crate::driver::udp::socket::ReceiveBuffer;
 pub(crate) use dgiwarp_engine::connected::NextReceive;
 
@@ -75,13 +76,14 @@ pub(crate) trait Member: Debug + Send + Sync {
     /// A program's poll has found nothing on its socket, which is tried on every poll.
     fn polled_in_vain(&self) {}
 
-    /// Receives once from a socket that is tried on every poll: `receive` is called when its descriptor is readable.
+    /// Receives once from a socket that is tried on every poll: `receive` is called when its descriptor is readable. A completion may go to `direct`.
     #[inline]
     fn receive_hot(
         &self,
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         next: NextReceive,
+        _direct: &mut DirectCompletion,
     ) -> Option<Received> {
         self.receive(socket, buffer, next)
     }

@@ -19,6 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use slab::Slab;
 
 use crate::Error;
+use crate::driver::cq::direct::DirectCompletion;
 use crate::driver::reactor::adaptive_arming::AdaptiveArming;
 use crate::driver::reactor::hot_sockets::{HotSocket, HotSockets};
 use crate::driver::reactor::member::{Member, MemberId, NextReceive, Received, SocketIndex};
@@ -238,8 +239,13 @@ impl PollSet {
 
     /// Receives input, continues sending, runs timers that are due; a bounded amount. Returns whether
     /// anything was received, or `None` while another thread polls.
-    #[inline]
     pub(crate) fn progress(&self, by: By) -> Option<bool> {
+        self.progress_with(by, &mut DirectCompletion::default())
+    }
+
+    /// As [`progress`](Self::progress); a completion may go to `direct`.
+    #[inline]
+    pub(crate) fn progress_with(&self, by: By, direct: &mut DirectCompletion) -> Option<bool> {
         let mut poller = self.poller.try_lock()?;
         if by == By::Poller {
             self.arming.polled();
@@ -251,7 +257,7 @@ impl PollSet {
             self.take_changes(&mut poller);
         }
         let next = self.next_receive(by);
-        let mut got = self.receive_hot(&mut poller, by, next);
+        let mut got = self.receive_hot(&mut poller, by, next, direct);
         if got {
             poller.empty_polls = 0;
             poller.busy_polls += 1;
@@ -297,7 +303,13 @@ impl PollSet {
     }
 
     #[inline]
-    fn receive_hot(&self, poller: &mut Poller, by: By, next: NextReceive) -> bool {
+    fn receive_hot(
+        &self,
+        poller: &mut Poller,
+        by: By,
+        next: NextReceive,
+        direct: &mut DirectCompletion,
+    ) -> bool {
         let mut got = false;
         let count = poller.hot.len();
         poller.first = poller.first.wrapping_add(1);
@@ -306,8 +318,13 @@ impl PollSet {
             let Some(hot) = poller.hot.get(position) else {
                 break;
             };
-            let received =
-                self.receive_burst(&*hot.member, true, hot.socket, &mut poller.buffer, next);
+            let received = self.receive_burst(
+                &*hot.member,
+                Some(&mut *direct),
+                hot.socket,
+                &mut poller.buffer,
+                next,
+            );
             if received == Received::Something {
                 got = true;
                 if poller.hot.hit(position) && self.nobody_sleeps() {
@@ -330,22 +347,22 @@ impl PollSet {
         got
     }
 
-    /// Receives on a socket until it is empty, a completion is there, or its turn is over. Returns the best of all.
+    /// Receives on a socket, one that is tried on every poll if `direct` is some, until it is empty, a completion is there, or its turn is over. Returns the best
+    /// of all.
     #[inline(always)]
     fn receive_burst(
         &self,
         member: &dyn Member,
-        is_hot: bool,
+        mut direct: Option<&mut DirectCompletion>,
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         mut next: NextReceive,
     ) -> Received {
         let mut got = Received::Nothing;
         for _ in 0..BURST {
-            let received = if is_hot {
-                member.receive_hot(socket, buffer, next)
-            } else {
-                member.receive(socket, buffer, next)
+            let received = match &mut direct {
+                Some(direct) => member.receive_hot(socket, buffer, next, direct),
+                None => member.receive(socket, buffer, next),
             };
             match received {
                 None | Some(Received::Nothing) => break,
@@ -359,7 +376,7 @@ impl PollSet {
             if next == NextReceive::Soon {
                 next = NextReceive::SoonAgain;
             }
-            if member.has_completions() {
+            if direct.as_ref().is_some_and(|it| it.is_taken()) || member.has_completions() {
                 break;
             }
         }
@@ -401,7 +418,7 @@ impl PollSet {
             if event.events().contains(EpollFlags::EPOLLERR) {
                 got |= member.read_error_queue(socket).is_some();
             }
-            match self.receive_burst(&*member, false, socket, &mut poller.buffer, next) {
+            match self.receive_burst(&*member, None, socket, &mut poller.buffer, next) {
                 Received::Nothing => left = true,
                 Received::Bells => {}
                 Received::Something | Received::Everything => {

@@ -14,6 +14,7 @@ use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::DropReason;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::driver::cq::direct::DirectCompletion;
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
@@ -524,6 +525,7 @@ impl Member for RdShared {
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         next: NextReceive,
+        _direct: &mut DirectCompletion,
     ) -> Option<Received> {
         if !self.has_lanes(socket) {
             return self.receive(socket, buffer, next);

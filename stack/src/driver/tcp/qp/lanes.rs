@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use crate::QpCounters;
+use crate::driver::cq::direct::DirectCompletion;
 use crate::driver::device::clock;
 use crate::driver::reactor::member::Received;
 use crate::driver::same_host::ends::LaneEnds;
@@ -160,7 +161,11 @@ impl RcShared {
     /// Receives short messages and acknowledgements from the lane, without all that others need. `None` where the input, or the lack of it, is for
     /// [`receive_once`](Self::receive_once).
     #[inline]
-    pub(super) fn receive_short(&self, inner: &mut RcInner) -> Option<Received> {
+    pub(super) fn receive_short(
+        &self,
+        inner: &mut RcInner,
+        direct: &mut DirectCompletion,
+    ) -> Option<Received> {
         let link = inner.link.as_mut()?;
         let is_plain = !(link.paused || link.reach.is_some() || link.tcp_close.has_begun())
             && link.graceful_close.is_none()
@@ -169,7 +174,7 @@ impl RcShared {
         let Link { engine, pipe, .. } = link;
         let lanes = pipe.lanes_mut().filter(|_| is_plain)?;
         let len = lanes.peek()?;
-        let mut completions = self.completions();
+        let mut completions = self.completions_to(Some(direct));
         // Behind the octets: a message comes behind the acknowledgements that its sender made before.
         let acknowledged = engine.acknowledged_in_memory(lanes.placed_by_peer(), &mut completions);
         if engine.is_end_due() {
@@ -186,7 +191,7 @@ impl RcShared {
         let octets = lanes.peeked(len);
         let input = engine.handle_short_input(clock::now, octets, self.tables(), &mut completions);
         if input.octets == 0 {
-            return match self.receive_direct(inner, len) {
+            return match self.receive_direct(inner, len, direct) {
                 Some(Received::Nothing) if acknowledged => Some(Received::Something),
                 received => received,
             };
@@ -203,7 +208,12 @@ impl RcShared {
 
     /// Receives long messages from the lane, of which the first `peeked` octets are peeked, straight to the program's memory. `None` where the
     /// input is for [`receive_once`](Self::receive_once).
-    fn receive_direct(&self, inner: &mut RcInner, mut peeked: usize) -> Option<Received> {
+    fn receive_direct(
+        &self,
+        inner: &mut RcInner,
+        mut peeked: usize,
+        direct: &mut DirectCompletion,
+    ) -> Option<Received> {
         let Link { engine, pipe, .. } = inner.link.as_mut()?;
         let lanes = pipe.lanes_mut()?;
         let (mut taken, mut answered) = (0, false);
@@ -215,7 +225,7 @@ impl RcShared {
                 Some(false) | None => break,
             }
             let payload = lanes.part(front.at, front.payload_len);
-            let mut completions = self.completions();
+            let mut completions = self.completions_to(Some(direct));
             match engine.handle_direct_input(&front, &payload, self.tables(), &mut completions) {
                 DirectInput::Placed => {}
                 DirectInput::Answered => answered = true,

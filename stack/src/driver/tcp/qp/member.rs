@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use crate::driver::cq::direct::DirectCompletion;
 use crate::driver::device::clock;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
 use crate::driver::tcp::qp::ending::Rest;
@@ -26,8 +27,9 @@ impl Member for RcShared {
         _socket: SocketIndex,
         _buffer: &mut ReceiveBuffer,
         next: NextReceive,
+        direct: &mut DirectCompletion,
     ) -> Option<Received> {
-        self.try_run(|inner| match self.receive_short(inner) {
+        self.try_run(|inner| match self.receive_short(inner, direct) {
             Some(received) => received,
             None => self.receive_once(inner, next, From::Memory),
         })

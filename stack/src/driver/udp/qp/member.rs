@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
+use crate::driver::cq::direct::DirectCompletion;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
 use crate::driver::udp::qp::{UdInner, UdShared};
 use crate::driver::udp::socket::ReceiveBuffer;
@@ -29,6 +30,7 @@ impl Member for UdShared {
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         next: NextReceive,
+        _direct: &mut DirectCompletion,
     ) -> Option<Received> {
         if !self.has_lanes(socket) {
             return self.receive(socket, buffer, next);
