@@ -1,10 +1,14 @@
 //! Vectored send of registered bytes where they lie, and the two socket options of datagrams without a safe
 //! wrapper.
 
+mod cancellation;
+
 use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+pub use cancellation::NoCancellation;
 
 use crate::{MAX_PIECES, Piece};
 

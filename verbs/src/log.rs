@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Once;
 
+use dgiwarp_memory::socket::NoCancellation;
 use tracing_subscriber::filter::LevelFilter;
 
 /// Environment variable of the level.
@@ -28,13 +29,28 @@ pub(crate) fn present() -> LevelFilter {
     asked.and_then(|text| level(&text)).unwrap_or(DEFAULT)
 }
 
+/// The program's standard error. Writing to it cancels no thread: calls of the data path log too.
+struct Stderr;
+
+impl io::Write for Stderr {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        let _guard = NoCancellation::begin();
+        io::stderr().write(octets)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _guard = NoCancellation::begin();
+        io::stderr().flush()
+    }
+}
+
 /// Installs the subscriber.
 pub(crate) fn install() {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(present())
-            .with_writer(io::stderr)
+            .with_writer(|| Stderr)
             .with_ansi(false)
             .finish();
         // An earlier subscriber of the program stays.

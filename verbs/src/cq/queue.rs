@@ -10,11 +10,12 @@ use crate::device::{context, limits};
 use crate::ffi::unacked::Unacked;
 use crate::ffi::wr_lock::WrLock;
 use crate::ffi::{
-    Attempt, CPointer, Facade, Object, entry, errno, errno_value, minus_one, pointer, store,
-    thread_order, waiting,
+    Attempt, CPointer, Facade, Object, entry, errno, errno_value, minus_one_on_data_path, pointer,
+    store, thread_order, waiting,
 };
 use crate::mem::mr::Pd;
 use dgiwarp::Rnic;
+use dgiwarp_memory::socket::NoCancellation;
 use nix::errno::Errno;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -95,6 +96,7 @@ impl Cq {
 
     #[cold]
     fn leave_core(&self) {
+        let _guard = NoCancellation::begin();
         let yield_now = || {
             let before = self.rnic.time();
             std::thread::yield_now();
@@ -362,7 +364,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
     entries: c_int,
     out: *mut ibv_wc,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_on_data_path(|| {
         // SAFETY: the program passes a live completion queue.
         let state = unsafe { Object::<Arc<Cq>>::state(cq.cast()) }?;
         let room = usize::try_from(entries).map_err(|_| Errno::EINVAL)?;

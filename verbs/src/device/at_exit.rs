@@ -2,6 +2,7 @@
 
 use crate::ffi::fork::ProcessTable;
 use dgiwarp::{Rnic, WeakRnic};
+use dgiwarp_memory::socket::NoCancellation;
 use std::process;
 use std::sync::{Once, OnceLock};
 
@@ -30,6 +31,7 @@ pub(crate) fn add(rnic: &Rnic) {
 }
 
 extern "C" fn at_exit() {
+    let _guard = NoCancellation::begin();
     let _ = std::panic::catch_unwind(|| {
         if let Some(leave) = BEFORE.get() {
             leave();

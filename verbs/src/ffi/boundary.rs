@@ -1,6 +1,7 @@
 //! Boundary of exported functions: no panic and no cancellation crosses it, and each convention for failing has one helper.
 
 use dgiwarp::Buffer;
+use dgiwarp_memory::socket::NoCancellation;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::ffi::c_int;
@@ -27,41 +28,14 @@ pub(crate) fn is_fatal() -> bool {
     FATAL.load(Ordering::Acquire)
 }
 
-mod cancellation {
-    use std::ffi::c_int;
-
-    unsafe extern "C" {
-        fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-    }
-
-    /// `PTHREAD_CANCEL_DISABLE`.
-    const DISABLE: c_int = 1;
-
-    /// Disables `pthread_cancel` for the thread: a cancellation in a system call of ours would unwind through frames that
-    /// hold locks. Cancellations stay pending until a call of the program's own or [`poll`](super::poll).
-    pub(super) struct Disabled(c_int);
-
-    impl Disabled {
-        pub(super) fn new() -> Self {
-            let mut old = 0;
-            // SAFETY: changes only the calling thread's state, and writes the old one.
-            unsafe { pthread_setcancelstate(DISABLE, &raw mut old) };
-            Self(old)
-        }
-    }
-
-    impl Drop for Disabled {
-        fn drop(&mut self) {
-            let mut old = 0;
-            // SAFETY: as above, with a state that was in force before.
-            unsafe { pthread_setcancelstate(self.0, &raw mut old) };
-        }
-    }
-}
-
 /// Runs the body of an exported function. A panic becomes `failure` with errno `EIO` and a fatal event.
 pub(crate) fn entry<T>(failure: T, body: impl FnOnce() -> T) -> T {
-    let _disabled = cancellation::Disabled::new();
+    let _guard = NoCancellation::begin();
+    data_path_entry(failure, body)
+}
+
+/// As [`entry`], for calls of the data path: cancellation is disabled where they come to a system call, which most of them do not.
+pub(crate) fn data_path_entry<T>(failure: T, body: impl FnOnce() -> T) -> T {
     // After a panic only objects that refuse work once FATAL is set use the captures again.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         FATAL.store(true, Ordering::Release);
@@ -115,7 +89,13 @@ pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T
 
 /// Convention: a number, or -1 and `errno`.
 pub(crate) fn minus_one(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
-    entry(-1, || {
+    let _guard = NoCancellation::begin();
+    minus_one_on_data_path(body)
+}
+
+/// As [`minus_one`], by [`data_path_entry`].
+pub(crate) fn minus_one_on_data_path(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    data_path_entry(-1, || {
         body().unwrap_or_else(|errno| {
             errno.set();
             -1

@@ -2,6 +2,7 @@
 //! replaces the sockets, and every object of the parent fails with `EIO`, except for a context that is asked for attributes or device
 //! memory. Devices that the child opens itself work.
 
+use dgiwarp_memory::socket::NoCancellation;
 use std::any::Any;
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -128,6 +129,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    let _cancellation = NoCancellation::begin();
     in_parent();
     GENERATION.fetch_add(1, Ordering::Relaxed);
     if let Ok(tables) = TABLES.try_lock() {

@@ -11,7 +11,8 @@ pub(crate) mod unacked;
 pub(crate) mod wr_lock;
 
 pub(crate) use boundary::{
-    Attempt, check_memory, entry, errno_value, is_fatal, is_nonblocking, load, minus_one,
-    minus_one_making, on_fatal, pointer, poll, store, store_prefix, waiting,
+    Attempt, check_memory, data_path_entry, entry, errno_value, is_fatal, is_nonblocking, load,
+    minus_one, minus_one_making, minus_one_on_data_path, on_fatal, pointer, poll, store,
+    store_prefix, waiting,
 };
 pub(crate) use object::{CPointer, Facade, Object};

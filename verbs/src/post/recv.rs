@@ -1,7 +1,7 @@
 //! `ibv_post_recv(3)` and `ibv_post_srq_recv(3)`, which programs call through the context's table.
 
 use crate::abi::{ibv_qp, ibv_recv_wr, ibv_srq};
-use crate::ffi::{Object, entry, errno, thread_order};
+use crate::ffi::{Object, data_path_entry, errno, thread_order};
 use crate::post::list::{BATCH, Refused, elements, post_chain};
 use crate::qp::queue_pair::{self, Qp};
 use crate::qp::srq::Srq;
@@ -17,7 +17,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    entry(libc::EIO, || {
+    data_path_entry(libc::EIO, || {
         // SAFETY: the program passes a live queue pair.
         let qp = unsafe { queue_pair::state(qp) };
         // SAFETY: and a chain of valid work requests.
@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    entry(libc::EIO, || {
+    data_path_entry(libc::EIO, || {
         // SAFETY: the program passes a live shared receive queue.
         let srq = unsafe { Object::<Arc<Srq>>::state(srq) };
         let post = |wrs: &[&ibv_recv_wr]| {

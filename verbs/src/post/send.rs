@@ -1,7 +1,7 @@
 //! `ibv_post_send(3)`, which programs call through the context's table.
 
 use crate::abi::{IBV_SEND_INLINE, ibv_qp, ibv_send_wr};
-use crate::ffi::{Object, entry, errno, thread_order};
+use crate::ffi::{Object, data_path_entry, errno, thread_order};
 use crate::post::list::{BATCH, InlineData, Refused, elements, inline, post_chain};
 use crate::post::operation::{WorkRequest, operation, reliable_send, send};
 use crate::qp::ah::Ah;
@@ -22,7 +22,7 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    entry(libc::EIO, || {
+    data_path_entry(libc::EIO, || {
         // SAFETY: the program passes a live queue pair.
         let qp = unsafe { queue_pair::state(qp) };
         // SAFETY: and a chain of valid work requests.

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Event};
+use dgiwarp_memory::socket::NoCancellation;
 use nix::poll::PollFlags;
 use parking_lot::Mutex;
 
@@ -226,6 +227,7 @@ impl OobConnections {
         let Some(started) = started else {
             return;
         };
+        let _guard = NoCancellation::begin();
         let deadline = started + LEAVE_FOR;
         while qp.is_coming_up() {
             let now = clock::now();

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use dgiwarp_memory::socket::NoCancellation;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::{Mutex, RwLock};
@@ -210,11 +211,13 @@ impl CompletionQueue {
         match pushed {
             Pushed::Quiet => {}
             Pushed::Event => {
+                let _guard = NoCancellation::begin();
                 if let Some(channel) = self.channel.get() {
                     channel.raise(self.id);
                 }
             }
             Pushed::Overrun => {
+                let _guard = NoCancellation::begin();
                 let event = AsyncEvent::CqOverrun { cq: self.id };
                 self.background.events().raise(event);
                 self.background.end_overrun();
@@ -222,6 +225,7 @@ impl CompletionQueue {
             Pushed::NoSlot => return false,
         }
         if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _guard = NoCancellation::begin();
             let _ = self.wake.write(1);
         }
         true

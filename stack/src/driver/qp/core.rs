@@ -19,6 +19,7 @@ use crate::{AsyncEvent, Error, PostError, PostFailure, QpCounters};
 use dgiwarp_engine::mr::MrTable;
 use dgiwarp_engine::recv_queue::{RecvQueue, Tables};
 use dgiwarp_engine::sq_drain::SqDrain;
+use dgiwarp_memory::socket::NoCancellation;
 
 /// State of a queue pair of one kind, behind its exclusive lock.
 pub(crate) trait QpState: Debug + Send + Sized + 'static {
@@ -137,6 +138,7 @@ impl<S: QpState> QpCore<S> {
 
     /// Runs a control call on the state, behind the messages that wait for a poll.
     pub(crate) fn run<R>(&self, control: impl FnOnce(&mut S) -> R) -> R {
+        let _guard = NoCancellation::begin();
         let work = |state: &mut S| S::work(self, state);
         let first = |state: &mut S| {
             if state.cork().is_some_and(|cork| cork.is_holding()) {

@@ -1,5 +1,7 @@
 //! Members whose peers wait for an acknowledgement.
 
+use dgiwarp_memory::socket::NoCancellation;
+
 use crate::driver::reactor::member::MemberId;
 use crate::driver::reactor::poll_set::PollSet;
 
@@ -15,6 +17,7 @@ impl PollSet {
         if !self.pending_acks.any() {
             return;
         }
+        let _guard = NoCancellation::begin();
         let turns = self.pending_acks.len();
         for _ in 0..turns {
             let Some(member) = self.pending_acks.next() else {

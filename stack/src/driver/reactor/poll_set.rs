@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use dgiwarp_memory::socket::NoCancellation;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::EventFd;
@@ -386,6 +387,7 @@ impl PollSet {
     /// Finds sockets with data among all, receives from them and makes those hot that it finds again. Returns whether something was received,
     /// or `None` if there is something that could not be received now.
     fn look(&self, poller: &mut Poller, next: NextReceive) -> Option<bool> {
+        let _guard = NoCancellation::begin();
         let mut events = [EpollEvent::empty(); EVENTS];
         let ready = self
             .sockets
@@ -446,6 +448,7 @@ impl PollSet {
         let Some(hot) = poller.hot.get(position) else {
             return;
         };
+        let _guard = NoCancellation::begin();
         // A descriptor that is readable at an end alone costs nothing.
         let mut taken_out = hot.member.want_bells(hot.socket, false);
         if taken_out {
@@ -467,6 +470,7 @@ impl PollSet {
     }
 
     fn add(&self, hot: &HotSocket) {
+        let _guard = NoCancellation::begin();
         let event = EpollEvent::new(EpollFlags::EPOLLIN, hot.id.token(hot.socket));
         hot.member.with_socket(hot.socket, &mut |fd| {
             let _ = self.sockets.add(fd, event);
@@ -523,6 +527,7 @@ impl PollSet {
     /// Several threads may do so. Each takes the next member in turn: had one of them a list of its own, those at its front would come
     /// back to the others again and again before those at its end had their first turn.
     pub(crate) fn flush_unsent(&self) -> bool {
+        let _guard = NoCancellation::begin();
         let turns = self.unsent.len();
         let mut at_once = false;
         for _ in 0..turns {

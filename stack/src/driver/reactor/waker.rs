@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use dgiwarp_memory::socket::NoCancellation;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -73,6 +74,7 @@ impl Waker {
 
     /// Wakes the thread.
     pub(crate) fn wake(&self) {
+        let _guard = NoCancellation::begin();
         let _ = self.wake.write(1);
     }
 

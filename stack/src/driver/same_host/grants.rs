@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use dgiwarp_engine::mr::{Grantor, MrTable, RegionTerms};
 use dgiwarp_memory::lane::{GrantTerms, Grants, PeerGrants};
+use dgiwarp_memory::socket::NoCancellation;
 use dgiwarp_memory::{Access, PeerMemory, is_process_gone};
 use parking_lot::Mutex;
 
@@ -131,6 +132,7 @@ static OPEN: Mutex<Vec<(NonZeroU32, Weak<PeerMemory>)>> = Mutex::new(Vec::new())
 
 /// The memory of the peer's process, if the kernel lets this one copy.
 pub(crate) fn open(peer: NonZeroU32, grants: &PeerGrants) -> Option<Arc<PeerMemory>> {
+    let _guard = NoCancellation::begin();
     let mut open = OPEN.lock();
     open.retain(|(_, memory)| memory.strong_count() > 0);
     let same = open.iter().filter(|(pid, _)| *pid == peer);

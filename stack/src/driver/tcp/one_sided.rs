@@ -9,6 +9,7 @@ use dgiwarp_engine::mr::{MrTable, RegionTerms};
 use dgiwarp_engine::same_host::CopyChoice;
 use dgiwarp_memory::PeerMemory;
 use dgiwarp_memory::lane::{Granted, PeerGrants};
+use dgiwarp_memory::socket::NoCancellation;
 
 use crate::driver::device::clock;
 use crate::driver::same_host::grants::{self, CopyEnds, OwnGrants};
@@ -159,6 +160,7 @@ impl OneSided {
         let Memory::Open(memory) = &self.memory else {
             return false;
         };
+        let _guard = NoCancellation::begin();
         let copied = self.peers.copy(granted, |address| match data {
             OneSidedData::Write(pieces) => memory.write(address, pieces),
             OneSidedData::Read(slices) => memory.read(address, slices),

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
+use dgiwarp_memory::socket::NoCancellation;
 use parking_lot::Mutex;
 
 use crate::driver::cm::events::{CmQueue, PendingEstablished};
@@ -153,6 +154,7 @@ impl QpState for RcInner {
         if !receive_posted && qp.posting.is_handed_over() && qp.send_short(link) {
             return;
         }
+        let _guard = NoCancellation::begin();
         if receive_posted && qp.unlocked.receive_posted.swap(false, Ordering::AcqRel) {
             let mut completions = qp.completions();
             link.engine

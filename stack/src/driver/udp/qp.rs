@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::Peer;
+use dgiwarp_memory::socket::NoCancellation;
 use dgiwarp_rdmap::datagram::{Cookie, DropReason};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -87,6 +88,7 @@ impl QpState for UdInner {
         if qp.closing.load(Ordering::Acquire) {
             return;
         }
+        let _guard = NoCancellation::begin();
         qp.posting.empty(|wqe| inner.engine.accept(wqe));
         inner.cork.release(clock::now);
         qp.send_output(inner);

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::Peer;
+use dgiwarp_memory::socket::NoCancellation;
 use dgiwarp_rdmap::datagram::DropReason;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -88,6 +89,7 @@ impl QpState for RdInner {
         if qp.closing.load(Ordering::Acquire) {
             return;
         }
+        let _guard = NoCancellation::begin();
         qp.posting.empty(|wqe| inner.engine.accept(wqe));
         inner.cork.release(clock::now);
         qp.transmit(inner);
@@ -527,6 +529,7 @@ impl Member for RdShared {
         next: NextReceive,
         _direct: &mut DirectCompletion,
     ) -> Option<Received> {
+        let _guard = NoCancellation::begin();
         if !self.has_lanes(socket) {
             return self.receive(socket, buffer, next);
         }

@@ -4,6 +4,7 @@
 
 mod abi;
 mod api;
+mod cancellation;
 mod common;
 mod debian;
 mod direct;

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
+use dgiwarp_memory::socket::NoCancellation;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -38,6 +39,7 @@ impl PollSet {
     /// Members whose input comes from elsewhere are not hot any more, and those that count polls are.
     #[cold]
     pub(super) fn take_changes(&self, poller: &mut Poller) {
+        let _guard = NoCancellation::begin();
         while let Some(changed) = self.changed.next() {
             match changed {
                 Changed::InputMoved(id) => {
@@ -64,6 +66,7 @@ impl PollSet {
 
     /// Makes the set readable until the next poll.
     pub(super) fn ring_ready(&self) {
+        let _guard = NoCancellation::begin();
         let make = || {
             let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
             let fd = EventFd::from_flags(flags)?;

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use dgiwarp_memory::socket::NoCancellation;
+
 use crate::driver::device::clock;
 use crate::driver::reactor::member::MemberId;
 use crate::driver::reactor::poll_set::PollSet;
@@ -49,6 +51,7 @@ impl PollSet {
         if nanos < deadline {
             return;
         }
+        let _guard = NoCancellation::begin();
         for member in self.timers.take_due(nanos) {
             if let Some(qp) = self.member(member) {
                 let next = qp.handle_timeout(now);

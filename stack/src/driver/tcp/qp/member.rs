@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use dgiwarp_memory::socket::NoCancellation;
+
 use crate::driver::cq::direct::DirectCompletion;
 use crate::driver::device::clock;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
@@ -31,7 +33,10 @@ impl Member for RcShared {
     ) -> Option<Received> {
         self.try_run(|inner| match self.receive_short(inner, direct) {
             Some(received) => received,
-            None => self.receive_once(inner, next, From::Memory),
+            None => {
+                let _guard = NoCancellation::begin();
+                self.receive_once(inner, next, From::Memory)
+            }
         })
     }
 

@@ -3,6 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
+use dgiwarp_memory::socket::NoCancellation;
+
 use crate::driver::cq::direct::DirectCompletion;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
 use crate::driver::udp::qp::{UdInner, UdShared};
@@ -32,6 +34,7 @@ impl Member for UdShared {
         next: NextReceive,
         _direct: &mut DirectCompletion,
     ) -> Option<Received> {
+        let _guard = NoCancellation::begin();
         if !self.has_lanes(socket) {
             return self.receive(socket, buffer, next);
         }
