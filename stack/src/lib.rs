@@ -56,6 +56,7 @@ pub use api::cm::sidr::{
 #[cfg(feature = "tokio")]
 pub use api::cq::async_cq::AsyncCq;
 pub use api::cq::queue::{CompChannel, Cq};
+pub use api::cq::watch::CqWatch;
 pub use api::device::config::{Config, KNOBS, Knob, MAX_PEER_SOCKETS, SameHostMode};
 pub use api::device::error::{CqError, Error};
 pub use api::device::events::AsyncEvents;

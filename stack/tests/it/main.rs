@@ -51,4 +51,5 @@ mod tap;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod uc;
+mod watch;
 mod xrc;

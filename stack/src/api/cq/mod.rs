@@ -3,3 +3,4 @@
 #[cfg(feature = "tokio")]
 pub(crate) mod async_cq;
 pub(crate) mod queue;
+pub(crate) mod watch;

@@ -107,7 +107,7 @@ impl ChannelShared {
 
     /// Progress at a queue and its linked sets, but for those whose own queue is on this channel.
     fn progress_at(&self, cq: &CompletionQueue) -> Option<bool> {
-        let mut got = cq.progress_own();
+        let mut got = cq.progress_own(By::Poller);
         for set in cq.linked_sets() {
             if !self.has_set(&set) {
                 got = both(got, set.progress(By::Poller));

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::driver::cq::awaited::Awaited;
 use crate::driver::cq::channel::ChannelShared;
 use crate::driver::cq::direct::DirectCompletion;
+use crate::driver::cq::watch::Watches;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
 use crate::driver::reactor::member::{Member, MemberId};
@@ -40,6 +41,8 @@ pub(crate) struct CompletionQueue {
     /// Threads that sleep until there is a completion.
     sleepers: AtomicU32,
     wake: EventFd,
+    /// Event loops that sleep until there is a completion.
+    watches: Watches,
     awaited: Awaited,
     channel: OnceLock<Arc<ChannelShared>>,
     poll_set: Arc<PollSet>,
@@ -64,6 +67,7 @@ impl CompletionQueue {
             polls_with_completions: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             wake,
+            watches: Watches::default(),
             awaited: Awaited::default(),
             channel: OnceLock::new(),
             poll_set,
@@ -157,9 +161,24 @@ impl CompletionQueue {
         }
     }
 
+    /// Makes progress at all sources, those without members left out.
+    pub(super) fn progress_at_all(&self, by: By) -> Option<bool> {
+        let mut got = self.progress_own(by);
+        if let Some(linked) = self.linked.get() {
+            for set in linked.read().iter().filter_map(Weak::upgrade) {
+                got = both(got, set.progress(by));
+            }
+        }
+        got
+    }
+
     /// Progress at the set of this queue; without members there is none to make.
-    pub(super) fn progress_own(&self) -> Option<bool> {
-        self.progress_own_with(&mut DirectCompletion::default())
+    pub(super) fn progress_own(&self, by: By) -> Option<bool> {
+        if self.poll_set.is_in_use() {
+            self.poll_set.progress(by)
+        } else {
+            Some(false)
+        }
     }
 
     fn progress_own_with(&self, direct: &mut DirectCompletion) -> Option<bool> {
@@ -228,6 +247,7 @@ impl CompletionQueue {
             let _guard = NoCancellation::begin();
             let _ = self.wake.write(1);
         }
+        self.watches.wake();
         true
     }
 
@@ -243,6 +263,11 @@ impl CompletionQueue {
         } else {
             self.push(wc);
         }
+    }
+
+    /// Event loops that sleep until there is a completion.
+    pub(super) fn watches(&self) -> &Watches {
+        &self.watches
     }
 
     /// Whether a completion was lost.

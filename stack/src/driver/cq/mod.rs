@@ -5,3 +5,4 @@ pub(crate) mod channel;
 pub(crate) mod completion_queue;
 pub(crate) mod direct;
 pub(crate) mod sleep;
+pub(crate) mod watch;

@@ -62,6 +62,8 @@ struct Poller {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
     Poller,
+    /// One that sleeps next, and so checks all sockets.
+    Sleeper,
     Background,
 }
 
@@ -248,7 +250,7 @@ impl PollSet {
     #[inline]
     pub(crate) fn progress_with(&self, by: By, direct: &mut DirectCompletion) -> Option<bool> {
         let mut poller = self.poller.try_lock()?;
-        if by == By::Poller {
+        if by != By::Background {
             self.arming.polled();
         }
         if self.unsent.any() {
@@ -269,14 +271,13 @@ impl PollSet {
             }
         } else {
             poller.empty_polls += 1;
-            let look = poller.empty_polls % CHECK_EVERY == 0
-                || poller.hot.len() == 0
-                || by == By::Background;
+            let look =
+                poller.empty_polls % CHECK_EVERY == 0 || poller.hot.len() == 0 || by != By::Poller;
             if look {
                 let found = self.look(&mut poller, next);
                 self.run_timers();
                 // Data is there, but its QP is being posted to: a sleep on the socket would end at once.
-                if found.is_none() && by == By::Background {
+                if found.is_none() && by != By::Poller {
                     return None;
                 }
                 got = found == Some(true);
@@ -288,7 +289,7 @@ impl PollSet {
         }
         self.busy.store(got, Ordering::Relaxed);
         drop(poller);
-        if got && by == By::Poller {
+        if got && by != By::Background {
             self.found_by_poller();
         }
         Some(got)
@@ -299,7 +300,7 @@ impl PollSet {
     fn next_receive(&self, by: By) -> NextReceive {
         match by {
             By::Poller if !self.arming.is_on() => NextReceive::Soon,
-            By::Poller | By::Background => NextReceive::Unknown,
+            By::Poller | By::Sleeper | By::Background => NextReceive::Unknown,
         }
     }
 
@@ -333,7 +334,7 @@ impl PollSet {
                 }
                 position += 1;
             } else {
-                if by == By::Poller && hot.counts_polls() {
+                if by != By::Background && hot.counts_polls() {
                     hot.member.polled_in_vain();
                 }
                 match poller.hot.miss(position) {

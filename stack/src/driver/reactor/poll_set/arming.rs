@@ -146,6 +146,11 @@ impl PollSet {
         self.unpark();
     }
 
+    /// A program that is registered as a sleeper is about to sleep again: the background thread, which may have received for it, leaves the set to it.
+    pub(crate) fn sleep_again(&self) {
+        self.stop_watching();
+    }
+
     /// The thread of [`begin_sleep`](Self::begin_sleep) is awake.
     pub(crate) fn end_sleep(&self) {
         let sleepers = self.sleepers.fetch_sub(1, Ordering::SeqCst);

@@ -34,6 +34,10 @@ impl InMemory {
         })
     }
 
+    pub(crate) fn received(&self) -> usize {
+        self.received.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn deliver(&self, messages: usize) {
         self.left.fetch_add(messages, Ordering::SeqCst);
         self.input.write(1).unwrap();
