@@ -41,6 +41,7 @@ mod wire;
 pub use dgiwarp::Region;
 pub use endpoint::client::{CallOptions, Client, PendingCall, StreamCall};
 pub use endpoint::config::{Config, Limits};
+pub use endpoint::driver::{Driver, Turned};
 pub use endpoint::service::{Incoming, Reply, Request};
 pub use endpoint::stream::{Broken, StreamReceiver, StreamSender};
 pub use endpoint::{Destination, Endpoint};

@@ -60,7 +60,7 @@ impl State {
             return;
         };
         match WorkId::parse(wc.wr_id) {
-            Some(WorkId::Send { slot, count }) => peer.sent(slot, count),
+            Some(WorkId::Send { count }) => peer.sent(count),
             Some(WorkId::Piece { transfer }) => {
                 let done = peer.piece_done(transfer);
                 if wc.opcode == WcOpcode::RdmaRead {
@@ -341,9 +341,7 @@ impl State {
         };
         self.woken.extend(route.cancelled.set());
         self.end_streams(StreamId { caller, number });
-        let is = |job: &Job| job.caller == caller && job.number == number;
-        if let Some(at) = self.jobs.iter().position(is) {
-            self.jobs.remove(at);
+        if self.jobs.remove(caller, number) {
             let status = Status::new(Code::Cancelled, "cancelled before it began");
             self.finish(caller, number, &status, clock);
         }
@@ -560,13 +558,12 @@ impl State {
                     deadline: route.deadline.map(|at| clock.start + at),
                     cancelled: Arc::clone(&route.cancelled),
                 };
-                self.jobs.push_back(Job {
+                self.jobs.add(Job {
                     caller,
                     number,
                     service,
                     request,
                 });
-                self.stirred = true;
             }
             About::Reply { number, status } => {
                 if inbound.read {

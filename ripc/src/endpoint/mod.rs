@@ -2,6 +2,8 @@
 
 pub(crate) mod client;
 pub(crate) mod config;
+mod connecting;
+pub(crate) mod driver;
 mod inbound;
 mod peer;
 mod progress;

@@ -10,7 +10,7 @@ use dgiwarp::{
 };
 
 use super::stream::StreamId;
-use super::work_id::{MAX_COUNT, NO_SLOT, WorkId};
+use super::work_id::{MAX_COUNT, WorkId};
 use crate::engine::credit::{Credit, cost};
 use crate::engine::windows::{Granted, Own};
 use crate::memory::Block;
@@ -18,8 +18,12 @@ use crate::payload::Payload;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Kind, Message, Window};
 
+/// Slot of a message that has none.
+const NO_SLOT: u16 = u16::MAX;
 /// Messages with octets in slots that are under way at most.
 const SLOTS: usize = 16;
+/// Slots that are in use without a completion to come, at most: where none is free, the completion of another message is under way.
+const UNSIGNALED_SLOTS: usize = SLOTS / 2;
 /// Messages under way at most.
 const IN_FLIGHT: usize = 128;
 /// Work requests of the send queue: messages, pieces of long items.
@@ -149,9 +153,12 @@ pub(crate) struct Peer<T> {
     /// Time at which it was told that this endpoint goes away, until it has answered.
     pub(crate) going_away: Option<Duration>,
     slots: Slots,
-    in_flight: usize,
+    /// Slots of the messages under way, in order.
+    in_flight: VecDeque<u16>,
     /// Messages since the last one with a completion.
     unsignaled: u8,
+    /// Slots of those messages.
+    unsignaled_slots: usize,
     pieces: usize,
     message: Vec<u8>,
 }
@@ -223,8 +230,9 @@ impl<T> Peer<T> {
                     .filter_map(|it| it.try_into().ok())
                     .collect(),
             },
-            in_flight: 0,
+            in_flight: VecDeque::new(),
             unsignaled: 0,
+            unsignaled_slots: 0,
             pieces: 0,
             message: Vec::new(),
         })
@@ -269,7 +277,7 @@ impl<T> Peer<T> {
 
     /// Whether a message may be posted now.
     pub(crate) fn has_room(&self) -> bool {
-        self.phase == Phase::Up && self.in_flight < IN_FLIGHT && !self.slots.free.is_empty()
+        self.phase == Phase::Up && self.in_flight.len() < IN_FLIGHT && !self.slots.free.is_empty()
     }
 
     /// Posts a message. Returns it where its credit does not suffice yet.
@@ -295,15 +303,16 @@ impl<T> Peer<T> {
             self.slots.free.pop().unwrap_or(NO_SLOT)
         };
         self.unsignaled += 1;
-        let signaled = slot != NO_SLOT || self.unsignaled >= MAX_COUNT;
+        self.unsignaled_slots += usize::from(slot != NO_SLOT);
+        let signaled = self.unsignaled_slots >= UNSIGNALED_SLOTS || self.unsignaled >= MAX_COUNT;
         let id = WorkId::Send {
-            slot,
             count: self.unsignaled,
         };
         if signaled {
             self.unsignaled = 0;
+            self.unsignaled_slots = 0;
         }
-        self.in_flight += 1;
+        self.in_flight.push_back(slot);
         let start = usize::from(slot) * self.slots.length;
         let sges = if slot == NO_SLOT {
             None
@@ -323,11 +332,10 @@ impl<T> Peer<T> {
     }
 
     /// Takes the completion of a message and those before it.
-    pub(crate) fn sent(&mut self, slot: u16, count: u8) {
-        self.in_flight = self.in_flight.saturating_sub(count.into());
-        if slot != NO_SLOT {
-            self.slots.free.push(slot);
-        }
+    pub(crate) fn sent(&mut self, count: u8) {
+        let count = self.in_flight.len().min(count.into());
+        let slots = self.in_flight.drain(..count);
+        self.slots.free.extend(slots.filter(|it| *it != NO_SLOT));
     }
 
     /// Registers a block on this connection.

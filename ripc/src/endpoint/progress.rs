@@ -2,16 +2,19 @@
 //!
 //! One thread polls at a time. A thread that waits for something polls itself where nobody does, so that a reply wakes no second thread. A helper polls while no
 //! program's thread does, and takes over where the last one has been away for a millisecond: with its result, or in a handler.
+//!
+//! An event loop of the program may drive the endpoint ([`Driver`](super::driver::Driver)): the helper and the threads that execute calls then poll only where it is late.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use dgiwarp::{Buffer, ConnectionEvent, Cq, Mr, RcRequest, ReadDepths, RecvWr, Wc, WcStatus};
+use dgiwarp::{Buffer, Cq, Mr, RecvWr, Wc, WcStatus};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::driver::Driving;
 use super::inbound::Clock;
-use super::peer::Phase;
 use super::service::{Executor, Handler, Job, Reply};
 use super::state::State;
 use super::stream::StreamId;
@@ -20,41 +23,59 @@ use crate::memory::Pool;
 use crate::payload::Payload;
 use crate::status::{Code, Status};
 use crate::system::now;
-use crate::wire::VERSION;
-use crate::wire::hello::{Hello, Refusal};
-use crate::wire::message::Kind;
 
 /// Receives that are posted, for all peers.
 pub(crate) const RECEIVES: usize = 256;
 /// Completions taken at a time.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 /// Longest time in which a thread does not check whether the endpoint is closed.
-const NAP: Duration = Duration::from_millis(250);
+pub(super) const NAP: Duration = Duration::from_millis(250);
 /// Time after which the helper polls where nobody else does.
-const TICK: Duration = Duration::from_millis(1);
+pub(super) const TICK: Duration = Duration::from_millis(1);
+/// Time between the helper's checks of the event loop that drives the endpoint: after two in which something waited, threads take its place.
+const DRIVER_TICK: Duration = Duration::from_millis(5);
+/// Time between checks where nothing has happened for some ticks.
+const QUIET_DRIVER_TICK: Duration = Duration::from_millis(50);
 /// Ticks in which one thread has polled, after which the helper sleeps until it is woken.
 const QUIET_TICKS: u32 = 10;
-/// Silence after which a peer with calls pending is asked for a sign of life.
-const PING: Duration = Duration::from_secs(1);
-/// Reads and atomics under way in either direction.
-const DEPTHS: ReadDepths = ReadDepths { ird: 16, ord: 16 };
 
 /// Thread that polls, and threads that wait for it.
 #[derive(Debug, Default)]
-struct Turn {
-    polling: bool,
+pub(super) struct Turn {
+    pub(super) polling: bool,
     /// Counts the times that a thread of the program began to poll.
     epoch: u64,
     /// Threads that wait for `changed`.
-    waiters: usize,
+    pub(super) waiters: usize,
+    /// Threads that wait for `work`.
+    workers: usize,
     helper_sleeps: bool,
+    /// Event loop of the program that polls in place of all threads that wait for nothing of their own.
+    pub(super) driving: Option<Driving>,
+}
+
+impl Turn {
+    /// Whether an event loop drives the endpoint, as far as is known.
+    pub(super) fn is_driven(&self) -> bool {
+        self.driving.as_ref().is_some_and(|it| !it.late)
+    }
+}
+
+/// State of the driver at the helper's last check.
+#[derive(Debug, Default)]
+struct Seen {
+    turns: u64,
+    /// Checks since the last turn.
+    quiet: u32,
+    /// Something waited for the driver.
+    waiting: bool,
 }
 
 /// Everything behind the lock.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) state: State,
-    turn: Turn,
+    pub(super) turn: Turn,
     message: Vec<u8>,
 }
 
@@ -63,8 +84,12 @@ pub(crate) struct Inner {
 pub(crate) struct Shared {
     inner: Mutex<Inner>,
     changed: Condvar,
+    /// For threads that execute calls.
+    work: Condvar,
     helper: Condvar,
-    cq: Cq,
+    /// There is an event loop that drives the endpoint.
+    driven: AtomicBool,
+    pub(super) cq: Cq,
     receives: Receives,
     start: Instant,
 }
@@ -87,7 +112,9 @@ impl Shared {
                 message: Vec::new(),
             }),
             changed: Condvar::new(),
+            work: Condvar::new(),
             helper: Condvar::new(),
+            driven: AtomicBool::new(false),
             cq,
             receives,
             start: now(),
@@ -147,7 +174,7 @@ impl Shared {
             polled |= self.turn(&mut inner, left.min(NAP));
         };
         if polled {
-            self.leave(&inner.turn);
+            self.leave(&mut inner.turn);
         }
         found
     }
@@ -162,6 +189,7 @@ impl Shared {
         }
         inner.turn.epoch += 1;
         self.poll(inner, timeout);
+        self.wake(inner);
         true
     }
 
@@ -182,10 +210,9 @@ impl Shared {
         });
         inner.turn.polling = false;
         self.process(inner, &wcs[..count]);
-        self.wake(inner);
     }
 
-    fn process(&self, inner: &mut Inner, wcs: &[Wc]) {
+    pub(super) fn process(&self, inner: &mut Inner, wcs: &[Wc]) {
         if wcs.is_empty() {
             return;
         }
@@ -218,15 +245,55 @@ impl Shared {
         if std::mem::take(&mut inner.state.stirred) && inner.turn.waiters > 0 {
             self.changed.notify_all();
         }
+        if inner.state.jobs.take_added() {
+            self.wake_for_jobs(inner);
+        }
+    }
+
+    /// As [`wake`](Self::wake), for the event loop, which executes calls of handlers that return at once itself.
+    pub(super) fn wake_from_driver(&self, inner: &mut MutexGuard<'_, Inner>) {
+        if inner.state.jobs.take_added()
+            && inner.state.jobs.has_blocking()
+            && inner.turn.workers > 0
+        {
+            self.work.notify_one();
+        }
+        self.wake(inner);
+    }
+
+    /// Wakes those that execute calls, one thread at first.
+    fn wake_for_jobs(&self, inner: &Inner) {
+        let jobs = &inner.state.jobs;
+        let driving = inner.turn.driving.as_ref().filter(|it| !it.late);
+        if let Some(driving) = driving.filter(|_| jobs.has_deferred()) {
+            driving.watch.ring();
+        }
+        let is_for_threads = jobs.has_blocking() || (driving.is_none() && jobs.has_deferred());
+        if is_for_threads && inner.turn.workers > 0 {
+            self.work.notify_one();
+        }
     }
 
     /// Leaves the turn to others.
-    fn leave(&self, turn: &Turn) {
+    pub(super) fn leave(&self, turn: &mut Turn) {
         if turn.polling {
             return;
         }
         if turn.waiters > 0 {
             self.changed.notify_one();
+            return;
+        }
+        // The loop sleeps, and found that another thread polled when it was woken last.
+        if let Some(driving) = &mut turn.driving
+            && std::mem::take(&mut driving.excluded)
+        {
+            driving.watch.ring();
+        }
+        if turn.is_driven() {
+            return;
+        }
+        if turn.workers > 0 {
+            self.work.notify_one();
         } else if turn.helper_sleeps {
             self.helper.notify_one();
         }
@@ -235,14 +302,50 @@ impl Shared {
     /// Wakes all threads, which see that the endpoint is closed.
     pub(crate) fn wake_all(&self) {
         self.changed.notify_all();
+        self.work.notify_all();
         self.helper.notify_all();
+        if let Some(driving) = &self.lock().turn.driving {
+            driving.watch.ring();
+        }
+    }
+
+    /// An event loop drives the endpoint from its first turn on. Returns false where another does.
+    pub(super) fn begin_driving(&self, driving: Driving) -> bool {
+        let mut inner = self.lock();
+        let is_first = inner.turn.driving.is_none();
+        if is_first {
+            inner.turn.driving = Some(driving);
+            self.driven.store(true, Ordering::Release);
+        }
+        is_first
+    }
+
+    pub(super) fn is_driving(&self) -> bool {
+        self.driven.load(Ordering::Acquire)
+    }
+
+    /// No event loop drives the endpoint any more: threads go on.
+    pub(super) fn end_driving(&self) {
+        let mut inner = self.lock();
+        let driving = inner.turn.driving.take();
+        self.driven.store(false, Ordering::Release);
+        self.wake_for_jobs(&inner);
+        self.leave(&mut inner.turn);
+        self.helper.notify_one();
+        drop(inner);
+        drop(driving);
     }
 
     /// Body of the helper.
     pub(crate) fn help(self: &Arc<Self>) {
         let mut inner = self.lock();
         let (mut epoch, mut quiet) = (inner.turn.epoch, 0);
+        let mut seen = Seen::default();
         while !inner.state.closed {
+            if let Some(time) = self.check_driver(&mut inner, &mut seen) {
+                self.helper.wait_for(&mut inner, time);
+                continue;
+            }
             let moved = inner.turn.epoch != epoch;
             epoch = inner.turn.epoch;
             if inner.turn.polling {
@@ -259,8 +362,9 @@ impl Shared {
                 self.helper.wait_for(&mut inner, TICK);
             } else {
                 self.poll(&mut inner, NAP);
-                if inner.turn.waiters > 0 {
-                    self.changed.notify_one();
+                self.wake(&mut inner);
+                if inner.turn.waiters > 0 || inner.turn.is_driven() {
+                    self.leave(&mut inner.turn);
                     // Somebody else polls from now on.
                     self.helper.wait_for(&mut inner, TICK);
                 }
@@ -268,89 +372,130 @@ impl Shared {
         }
     }
 
+    /// Time after which the helper checks the event loop again that drives the endpoint; `None` where there is none, or it is late.
+    fn check_driver(&self, inner: &mut Inner, seen: &mut Seen) -> Option<Duration> {
+        let waiting = inner.state.jobs.has_deferred();
+        let turn = &mut inner.turn;
+        let driving = turn.driving.as_mut().filter(|it| !it.late)?;
+        if driving.turns != seen.turns {
+            *seen = Seen {
+                turns: driving.turns,
+                ..Seen::default()
+            };
+            return Some(DRIVER_TICK);
+        }
+        let waiting = waiting || (!turn.polling && driving.watch.is_ready());
+        if waiting && seen.waiting {
+            tracing::debug!(
+                "the event loop of an endpoint is late: threads make progress in its place"
+            );
+            driving.late = true;
+            self.work.notify_one();
+            return None;
+        }
+        seen.waiting = waiting;
+        seen.quiet = seen.quiet.saturating_add(1);
+        let is_quiet = seen.quiet > QUIET_TICKS && !waiting;
+        Some(if is_quiet {
+            QUIET_DRIVER_TICK
+        } else {
+            DRIVER_TICK
+        })
+    }
+
     /// Body of a thread that executes calls.
     pub(crate) fn work(self: &Arc<Self>) {
         let mut inner = self.lock();
         while !inner.state.closed {
-            let Some(job) = inner.state.jobs.pop_front() else {
-                self.turn(&mut inner, NAP);
-                continue;
+            let is_driven = inner.turn.is_driven();
+            let jobs = &mut inner.state.jobs;
+            // Handlers that return at once come first.
+            let job = if is_driven {
+                None
+            } else {
+                jobs.next_deferred()
             };
-            inner.state.running += 1;
-            if !inner.state.jobs.is_empty() && inner.turn.waiters > 0 {
-                self.changed.notify_one();
-            } else if inner.turn.helper_sleeps && !inner.turn.polling {
-                self.helper.notify_one();
-            }
-            let Job {
-                caller,
-                number,
-                service,
-                request,
-            } = job;
-            let deferred = matches!(service.handler, Handler::Deferred(_));
-            inner.state.deferred += usize::from(deferred);
-            let executor: Arc<dyn Executor> = Arc::<Self>::clone(self);
-            let result = MutexGuard::unlocked(&mut inner, move || {
-                let late = request.deadline.is_some_and(|at| at <= now()).then(|| {
-                    let text = "the time was over before it began";
-                    Status::new(Code::DeadlineExceeded, text)
-                });
-                let panicked = || Status::new(Code::Internal, "the handler panicked");
-                match service.handler {
-                    Handler::Blocking(handler) => {
-                        let run = std::panic::AssertUnwindSafe(|| handler(request));
-                        let result = late
-                            .map_or_else(|| std::panic::catch_unwind(run), |late| Ok(Err(late)));
-                        Some(result.unwrap_or_else(|_| Err(panicked())))
-                    }
-                    Handler::Deferred(handler) => {
-                        let streams = executor.streams(StreamId { caller, number });
-                        let reply = Reply {
-                            streams,
-                            executor,
-                            caller,
-                            number,
-                            cancelled: Arc::clone(&request.cancelled),
-                            sent: false,
-                        };
-                        if let Some(late) = late {
-                            reply.send(Err(late));
-                        } else {
-                            let run = std::panic::AssertUnwindSafe(|| handler(request, reply));
-                            // The reply was dropped, and has ended the call.
-                            let _ = std::panic::catch_unwind(run);
-                        }
-                        None
+            let Some(job) = job.or_else(|| jobs.next_blocking()) else {
+                if inner.turn.polling || is_driven {
+                    inner.turn.workers += 1;
+                    self.work.wait_for(&mut inner, NAP);
+                    inner.turn.workers -= 1;
+                } else {
+                    inner.turn.epoch += 1;
+                    self.poll(&mut inner, NAP);
+                    if inner.turn.is_driven() {
+                        self.wake(&mut inner);
+                        self.leave(&mut inner.turn);
+                    } else {
+                        // This thread takes a call itself, and wakes others for more.
+                        let _ = inner.state.jobs.take_added();
+                        self.wake(&mut inner);
                     }
                 }
-            });
-            inner.state.running -= 1;
-            if let Some(result) = result {
-                let clock = self.clock();
-                inner.state.answer(caller, number, result, clock);
-                inner.state.stirred = true;
+                continue;
+            };
+            if !inner.state.jobs.is_empty() {
+                self.wake_for_jobs(&inner);
+            } else if !inner.turn.polling && !is_driven && inner.turn.helper_sleeps {
+                self.helper.notify_one();
             }
-            self.wake(&mut inner);
+            self.execute(&mut inner, job);
         }
     }
 
-    /// Body of the thread that makes and takes connections, and keeps the time.
-    pub(crate) fn connect(self: &Arc<Self>) {
-        let channel = self.lock().state.device.channel.clone();
-        while !self.lock().state.closed {
-            let due = self.lock().state.calls.poll_timeout();
-            let left = due.map(|at| at.saturating_sub(self.clock().now));
-            let event = channel.next_event(left.map_or(NAP, |left| left.clamp(TICK, NAP)));
-            let mut inner = self.lock();
-            let clock = self.clock();
-            if let Some(event) = event {
-                inner.state.event(event, clock);
+    /// Executes a call, or begins to.
+    pub(super) fn execute(self: &Arc<Self>, inner: &mut MutexGuard<'_, Inner>, job: Job) {
+        let Job {
+            caller,
+            number,
+            service,
+            request,
+        } = job;
+        inner.state.running += 1;
+        let deferred = matches!(service.handler, Handler::Deferred(_));
+        inner.state.deferred += usize::from(deferred);
+        let executor: Arc<dyn Executor> = Arc::<Self>::clone(self);
+        let result = MutexGuard::unlocked(inner, move || {
+            let late = request.deadline.is_some_and(|at| at <= now()).then(|| {
+                let text = "the time was over before it began";
+                Status::new(Code::DeadlineExceeded, text)
+            });
+            let panicked = || Status::new(Code::Internal, "the handler panicked");
+            match service.handler {
+                Handler::Blocking(handler) => {
+                    let run = std::panic::AssertUnwindSafe(|| handler(request));
+                    let result =
+                        late.map_or_else(|| std::panic::catch_unwind(run), |late| Ok(Err(late)));
+                    Some(result.unwrap_or_else(|_| Err(panicked())))
+                }
+                Handler::Deferred(handler) => {
+                    let streams = executor.streams(StreamId { caller, number });
+                    let reply = Reply {
+                        streams,
+                        executor,
+                        caller,
+                        number,
+                        cancelled: Arc::clone(&request.cancelled),
+                        sent: false,
+                    };
+                    if let Some(late) = late {
+                        reply.send(Err(late));
+                    } else {
+                        let run = std::panic::AssertUnwindSafe(|| handler(request, reply));
+                        // The reply was dropped, and has ended the call.
+                        let _ = std::panic::catch_unwind(run);
+                    }
+                    None
+                }
             }
-            inner.state.expire(clock.now);
-            inner.state.check_life(clock.now);
-            self.wake(&mut inner);
+        });
+        inner.state.running -= 1;
+        if let Some(result) = result {
+            let clock = self.clock();
+            inner.state.answer(caller, number, result, clock);
+            inner.state.stirred = true;
         }
+        self.wake(inner);
     }
 }
 
@@ -374,128 +519,5 @@ impl Executor for Shared {
         stream.map_or((false, false), |it| {
             (it.outgoing.is_some(), it.incoming.is_some())
         })
-    }
-}
-
-impl State {
-    fn event(&mut self, event: ConnectionEvent, clock: Clock) {
-        let now = clock.now;
-        match event {
-            ConnectionEvent::Request { request, .. } => self.requested(request, now),
-            ConnectionEvent::Established {
-                context,
-                established,
-            } => {
-                let Some(peer) = self.peers.get_mut(&context) else {
-                    return;
-                };
-                if peer.target.is_some() {
-                    match Hello::parse(&established.private_data) {
-                        Ok(hello) if hello.version == VERSION => {
-                            peer.greet(&hello, self.limits.longest);
-                        }
-                        Ok(_) | Err(_) => {
-                            let reason = "the peer does not speak RIPC";
-                            return self.close(context, false, reason, now);
-                        }
-                    }
-                }
-                peer.phase = Phase::Up;
-                peer.last_heard = now;
-                peer.post_pieces();
-                self.flush(context, now);
-            }
-            ConnectionEvent::Rejected { context, rejection } => {
-                let reason = match Refusal::parse(&rejection.private_data) {
-                    Ok((version, Refusal::Version)) => {
-                        format!("the peer speaks version {version} only")
-                    }
-                    Ok((_, Refusal::Malformed)) => "the peer does not take our hello".to_owned(),
-                    Ok((_, Refusal::NoRoom)) => "the peer has no room for another".to_owned(),
-                    Err(_) => "the peer does not speak RIPC".to_owned(),
-                };
-                self.close(context, false, &reason, now);
-            }
-            ConnectionEvent::Failed {
-                context,
-                peer,
-                error,
-            } => {
-                let reason = format!("no connection to {peer}: {error}");
-                self.close(context, false, &reason, now);
-            }
-            ConnectionEvent::Disconnected { context, end } => {
-                let reason = format!("the connection ended ({end:?})");
-                self.close(context, true, &reason, now);
-            }
-            _ => {}
-        }
-    }
-
-    fn requested(&mut self, request: RcRequest, now: Duration) {
-        let hello = Hello::parse(&request.request().private_data);
-        let channel = self.device.channel.clone();
-        let refuse = |request, refusal: Refusal| {
-            // The peer sees the end of TCP where even this fails.
-            let _ = channel.reject(request, &refusal.emit());
-        };
-        let hello = match hello {
-            Ok(hello) => hello,
-            Err(crate::wire::FormatError::Version(_)) => return refuse(request, Refusal::Version),
-            Err(_) => return refuse(request, Refusal::Malformed),
-        };
-        let known = !self.going_away && self.executions.connected(hello.instance, now);
-        let key = self.new_peer(request.peer(), now);
-        let (true, Ok(key)) = (known, key) else {
-            if known {
-                self.executions.disconnected(hello.instance, now);
-            }
-            return refuse(request, Refusal::NoRoom);
-        };
-        let Some(peer) = self.peers.get_mut(&key) else {
-            return;
-        };
-        peer.greet(&hello, self.limits.longest);
-        let answer = self.device.hello.emit();
-        if let Err(error) = channel.accept_and_tell(request, &peer.qp, DEPTHS, &answer, key) {
-            let reason = format!("not accepted: {error}");
-            self.close(key, false, &reason, now);
-        }
-    }
-
-    /// Asks silent peers with calls pending for a sign of life, and gives up those that are silent for too long.
-    fn check_life(&mut self, now: Duration) {
-        let pending = self.pending.values();
-        let waited_for = pending.filter(|it| it.result.is_none() && !it.detached);
-        let mut keys: Vec<_> = waited_for.map(|it| it.connection).collect();
-        let streams = self
-            .streams
-            .iter()
-            .filter(|(id, it)| it.is_waited_for(**id));
-        keys.extend(streams.map(|(_, it)| it.connection));
-        keys.sort_unstable();
-        keys.dedup();
-        for key in keys {
-            let Some(peer) = self.peers.get_mut(&key) else {
-                continue;
-            };
-            if peer.phase != Phase::Up {
-                continue;
-            }
-            match peer.pinged {
-                Some(since)
-                    if now.saturating_sub(since) + PING + 2 * NAP >= self.limits.silence =>
-                {
-                    self.close(key, false, "the peer is silent", now);
-                }
-                Some(_) => {}
-                None if now.saturating_sub(peer.last_heard) >= PING => {
-                    peer.pinged = Some(now);
-                    peer.control(0, Kind::Ping);
-                    self.flush(key, now);
-                }
-                None => {}
-            }
-        }
     }
 }

@@ -182,6 +182,66 @@ pub(crate) struct Job {
     pub(crate) request: Request,
 }
 
+/// Calls that wait for a thread.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    /// Calls whose handlers hold their thread.
+    blocking: VecDeque<Job>,
+    /// Calls whose handlers return at once.
+    deferred: VecDeque<Job>,
+    /// Some were added since this was taken.
+    added: bool,
+}
+
+impl Jobs {
+    pub(crate) fn len(&self) -> usize {
+        self.blocking.len() + self.deferred.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    pub(crate) fn has_blocking(&self) -> bool {
+        !self.blocking.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, job: Job) {
+        self.added = true;
+        match job.service.handler {
+            Handler::Blocking(_) => self.blocking.push_back(job),
+            Handler::Deferred(_) => self.deferred.push_back(job),
+        }
+    }
+
+    pub(crate) fn take_added(&mut self) -> bool {
+        std::mem::take(&mut self.added)
+    }
+
+    pub(crate) fn next_deferred(&mut self) -> Option<Job> {
+        self.deferred.pop_front()
+    }
+
+    pub(crate) fn next_blocking(&mut self) -> Option<Job> {
+        self.blocking.pop_front()
+    }
+
+    /// Takes a call out. Returns whether it was there.
+    pub(crate) fn remove(&mut self, caller: u64, number: u64) -> bool {
+        let is = |job: &Job| job.caller == caller && job.number == number;
+        [&mut self.blocking, &mut self.deferred]
+            .into_iter()
+            .any(|jobs| {
+                let at = jobs.iter().position(is);
+                at.and_then(|at| jobs.remove(at)).is_some()
+            })
+    }
+}
+
 /// Way of the reply to a call that is executed.
 #[derive(Debug)]
 pub(crate) struct Route {

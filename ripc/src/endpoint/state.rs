@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use super::config::Limits;
 use super::peer::{Out, Parts, Peer, Piece, Registered, Subject, pieces};
-use super::service::{Inbox, Job, Route, Service};
+use super::service::{Inbox, Jobs, Route, Service};
 use super::stream::{Stream, StreamId};
 use crate::engine::calls::{Calls, Expired, Lost, Sending};
 use crate::engine::executions::Executions;
@@ -134,7 +134,7 @@ pub(crate) struct State {
     pub(crate) places: VecDeque<Block>,
     /// Connections on which MESSAGEs of a service came.
     pub(crate) learned: FxHashMap<ServiceId, u64>,
-    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) jobs: Jobs,
     /// Handlers that run.
     pub(crate) running: usize,
     /// Calls that were begun and whose handlers reply later.
@@ -170,7 +170,7 @@ impl State {
             inboxes: FxHashMap::default(),
             places: VecDeque::new(),
             learned: FxHashMap::default(),
-            jobs: VecDeque::new(),
+            jobs: Jobs::default(),
             running: 0,
             deferred: 0,
             woken: Vec::new(),

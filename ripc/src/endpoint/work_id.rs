@@ -1,7 +1,5 @@
 //! Numbers of work requests: what a completion is about.
 
-/// Slot of a message that has none.
-pub(super) const NO_SLOT: u16 = u16::MAX;
 /// Messages that one completion stands for at most.
 pub(super) const MAX_COUNT: u8 = 16;
 
@@ -10,8 +8,8 @@ pub(super) const MAX_COUNT: u8 = 16;
 pub(super) enum WorkId {
     /// A receive, and its slot.
     Receive { slot: u32 },
-    /// A message, its slot, and how many messages its completion stands for.
-    Send { slot: u16, count: u8 },
+    /// A message, and how many messages its completion stands for.
+    Send { count: u8 },
     /// A piece of a transfer.
     Piece { transfer: u32 },
 }
@@ -20,20 +18,17 @@ impl WorkId {
     pub(super) fn number(self) -> u64 {
         match self {
             Self::Receive { slot } => 1 << 56 | u64::from(slot),
-            Self::Send { slot, count } => 2 << 56 | u64::from(count) << 16 | u64::from(slot),
+            Self::Send { count } => 2 << 56 | u64::from(count),
             Self::Piece { transfer } => 3 << 56 | u64::from(transfer),
         }
     }
 
     pub(super) fn parse(number: u64) -> Option<Self> {
-        let [kind, .., a, b, c, d] = number.to_be_bytes();
-        let low = u32::from_be_bytes([a, b, c, d]);
+        let [kind, .., d] = number.to_be_bytes();
+        let low = u32::try_from(number & u64::from(u32::MAX)).unwrap_or(u32::MAX);
         match kind {
             1 => Some(Self::Receive { slot: low }),
-            2 => Some(Self::Send {
-                slot: u16::from_be_bytes([c, d]),
-                count: b,
-            }),
+            2 => Some(Self::Send { count: d }),
             3 => Some(Self::Piece { transfer: low }),
             _ => None,
         }
@@ -48,10 +43,7 @@ mod tests {
     fn numbers_are_parsed() {
         let ids = [
             WorkId::Receive { slot: 70_000 },
-            WorkId::Send {
-                slot: NO_SLOT,
-                count: 16,
-            },
+            WorkId::Send { count: 16 },
             WorkId::Piece { transfer: u32::MAX },
         ];
         for id in ids {

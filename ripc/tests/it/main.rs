@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests wait until a deadline")]
 
 mod calls;
+mod driver;
 mod hostile;
 mod long;
 mod messages;
