@@ -11,17 +11,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use dgiwarp_ripc::{CallOptions, Client, Endpoint, Payload, StreamCall};
 use http::{HeaderMap, Request, Response};
+use tokio::runtime::Handle;
 use tonic::Status;
 use tonic::body::Body;
 
 use crate::body::{Content, Taken, Whole, take};
+use crate::drive::Drive;
 use crate::fields::{COMPRESSED, Fields, PATH, Parsed};
 use crate::stream::{Responses, Sending, tonic_status};
 use crate::{SERVICE, UNARY};
 
 /// A channel for generated clients, in place of `tonic::transport::Channel`. Cloning shares it.
 ///
-/// Calls need no runtime. A call goes to the first address, and to the next ones where no connection can be made. Its time is that of
+/// Calls need no runtime. Within a runtime of tokio whose I/O is enabled, a task drives the endpoint, and no thread stands between the network and the caller. A call goes to the first address, and to the next ones where no connection can be made. Its time is that of
 /// `tonic::Request::set_timeout`, for the call with its streams; without, it has no limit. Dropping its future, or the stream of its response before the end, cancels it.
 /// Within a runtime of tokio, the stream of a request is sent by a task; else while the program polls the call or the stream of its response.
 #[derive(Debug, Clone)]
@@ -29,6 +31,7 @@ pub struct Channel {
     endpoint: Endpoint,
     client: Arc<Client>,
     room: Option<usize>,
+    drive: Drive,
 }
 
 impl Channel {
@@ -43,6 +46,7 @@ impl Channel {
             endpoint: endpoint.clone(),
             client: Arc::new(endpoint.client(service, addresses)),
             room: None,
+            drive: Drive::default(),
         }
     }
 
@@ -54,6 +58,11 @@ impl Channel {
     }
 
     async fn exchange(self, request: Request<Body>) -> Result<Response<Body>, Status> {
+        if !self.endpoint.has_driver()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            self.drive.ensure(&self.endpoint, &runtime);
+        }
         let (head, body) = request.into_parts();
         let mut options = CallOptions::default();
         options.timeout = timeout(&head.headers)?;

@@ -8,6 +8,7 @@
 
 mod body;
 mod channel;
+mod drive;
 mod fields;
 mod server;
 mod stream;

@@ -20,6 +20,7 @@ use tonic::{Code, Status};
 use tower_service::Service;
 
 use crate::body::{Content, Taken, Whole, take};
+use crate::drive::Drive;
 use crate::fields::{COMPRESSED, Fields, Parsed};
 use crate::stream::{self, Requests};
 use crate::{SERVICE, UNARY};
@@ -68,23 +69,27 @@ impl Server {
         self
     }
 
-    /// Serves them on an endpoint. A handler begins on a thread of the endpoint, and goes on in the runtime where it has to wait. It is dropped when its call is cancelled.
+    /// Serves them on an endpoint, which a task of the runtime drives where its I/O is enabled, and no other does. A handler begins in that task, or on a thread of the endpoint
+    /// where the task is late, and goes on in the runtime where it has to wait. It is dropped when its call is cancelled.
     ///
     /// # Errors
     /// As `Endpoint::serve`: the endpoint does not listen, or serves gRPC already.
     pub fn serve(self, endpoint: &Endpoint, runtime: Handle) -> Result<(), Error> {
         let services = Arc::new(self.services);
+        let executor = runtime.clone();
         endpoint.serve_deferred(SERVICE, move |request, reply| {
             let execution = execute(Arc::clone(&services), request, reply);
             let mut execution = Box::pin(execution);
-            let entered = runtime.enter();
+            let entered = executor.enter();
             let mut context = Context::from_waker(Waker::noop());
             let first = execution.as_mut().poll(&mut context);
             drop(entered);
             if first.is_pending() {
-                runtime.spawn(execution);
+                executor.spawn(execution);
             }
-        })
+        })?;
+        Drive::default().ensure(endpoint, &runtime);
+        Ok(())
     }
 }
 

@@ -1,4 +1,5 @@
-//! Round trips of tonic's own channel and of RIPC's, client and server in one process, by turns: medians of five turns of each.
+//! Round trips of tonic's own channel and of RIPC's, client and server in one process, by turns: medians of five turns of each. Calls are made by tasks of the
+//! runtime: one at a time, eight at a time, and of 100 MiB. `compare http2` and `compare ripc` run one of both alone, for `perf stat`.
 
 #[path = "../greeter/generated.rs"]
 #[allow(warnings, clippy::all, reason = "it is generated")]
@@ -66,20 +67,62 @@ fn processor_time() -> Result<Duration, Failure> {
     Ok(Duration::from_millis(10 * sum))
 }
 
-/// Time of one call of `count`, and processor time.
+/// What a turn measures: bytes of a message, calls, and calls at a time.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    length: usize,
+    count: u32,
+    at_a_time: u32,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        length: 64,
+        count: 5000,
+        at_a_time: 1,
+    },
+    Kind {
+        length: 64,
+        count: 20_000,
+        at_a_time: 8,
+    },
+    Kind {
+        length: LONG,
+        count: 3,
+        at_a_time: 1,
+    },
+];
+
+/// Time of one call, and processor time.
 macro_rules! turn {
-    ($client:expr, $length:expr, $count:expr) => {{
+    ($client:expr, $kind:expr) => {{
+        let Kind {
+            length,
+            count,
+            at_a_time,
+        } = $kind;
         let request = HelloRequest {
             name: String::new(),
-            data: Bytes::from(vec![7; $length]),
+            data: Bytes::from(vec![7; length]),
         };
         let (begun, used) = (Instant::now(), processor_time()?);
-        for _ in 0..$count {
-            let reply = $client.hello(request.clone()).await?;
-            assert_eq!(reply.into_inner().data.len(), $length);
+        let tasks: Vec<_> = (0..at_a_time)
+            .map(|_| {
+                let (mut client, request) = ($client.clone(), request.clone());
+                tokio::spawn(async move {
+                    for _ in 0..count / at_a_time {
+                        let reply = client.hello(request.clone()).await?;
+                        assert_eq!(reply.into_inner().data.len(), length);
+                    }
+                    Ok::<_, Status>(())
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await??;
         }
         let used = processor_time()?.saturating_sub(used);
-        (begun.elapsed() / $count, used / $count)
+        (begun.elapsed() / count, used / count)
     }};
 }
 
@@ -103,7 +146,7 @@ async fn main() -> Result<(), Failure> {
     let channel = tonic::transport::Endpoint::from_shared(uri)?
         .connect()
         .await?;
-    let mut http2 = GreeterClient::new(channel).max_decoding_message_size(most);
+    let http2 = GreeterClient::new(channel).max_decoding_message_size(most);
 
     let server = Endpoint::open(Config::listening("127.0.0.1:0".parse()?))?;
     let services = Server::new().add_service(service());
@@ -112,31 +155,42 @@ async fn main() -> Result<(), Failure> {
     let endpoint = Endpoint::open(Config::default())?;
     let channel = Channel::new(&endpoint, vec![address]).with_room(most);
     let short = Channel::new(&endpoint, vec![address]);
-    let mut long = GreeterClient::new(channel).max_decoding_message_size(most);
-    let mut ripc = GreeterClient::new(short);
+    let long = GreeterClient::new(channel).max_decoding_message_size(most);
+    let ripc = GreeterClient::new(short);
 
-    for (length, count) in [(64, 5000), (LONG, 3)] {
+    let only = std::env::args().nth(1);
+    let runs = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    for kind in KINDS {
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
         for _ in 0..TURNS {
-            theirs.push(turn!(http2, length, count));
-            ours.push(if length == LONG {
-                turn!(long, length, count)
-            } else {
-                turn!(ripc, length, count)
-            });
+            if runs("http2") {
+                theirs.push(turn!(http2, kind));
+            }
+            if runs("ripc") {
+                ours.push(if kind.length == LONG {
+                    turn!(long, kind)
+                } else {
+                    turn!(ripc, kind)
+                });
+            }
+        }
+        let Kind {
+            length, at_a_time, ..
+        } = kind;
+        let name = format!("{length} bytes, {at_a_time} at a time");
+        for (transport, times) in [("HTTP/2", &theirs), ("RIPC", &ours)] {
+            if !times.is_empty() {
+                let (time, used) = median(times.clone());
+                println!("{name}: {transport} {time:?}, {used:?} of processors");
+            }
+        }
+        if theirs.is_empty() || ours.is_empty() {
+            continue;
         }
         let (theirs, ours) = (median(theirs), median(ours));
-        println!(
-            "{length} bytes: HTTP/2 {:?}, {:?} of processors",
-            theirs.0, theirs.1
-        );
-        println!(
-            "{length} bytes: RIPC {:?}, {:?} of processors",
-            ours.0, ours.1
-        );
         let ratio = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64().max(1e-9);
         let (time, used) = (ratio(ours.0, theirs.0), ratio(ours.1, theirs.1));
-        println!("{length} bytes: time {time:.2} of HTTP/2, processors {used:.2}");
+        println!("{name}: time {time:.2} of HTTP/2, processors {used:.2}");
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 mod both;
 mod lost;
+mod runtimes;
 mod streams;
 
 #[path = "../../examples/greeter/generated.rs"]
