@@ -67,7 +67,7 @@ fn processor_time() -> Result<Duration, Failure> {
     Ok(Duration::from_millis(10 * sum))
 }
 
-/// What a turn measures: bytes of a message, calls, and calls at a time.
+/// Subject of a turn: bytes of a message, calls, and calls at a time.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     length: usize,
