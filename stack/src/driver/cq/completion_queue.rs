@@ -151,39 +151,25 @@ impl CompletionQueue {
     fn progress_with(&self, direct: &mut DirectCompletion) -> Option<bool> {
         match self.linked.get() {
             None => self.poll_set.progress_with(By::Poller, direct),
-            Some(linked) => {
-                let mut got = self.progress_own_with(direct);
-                for set in linked.read().iter().filter_map(Weak::upgrade) {
-                    got = both(got, set.progress_with(By::Poller, direct));
-                }
-                got
-            }
+            Some(_) => self.progress_at_all(By::Poller, direct),
         }
     }
 
     /// Makes progress at all sources, those without members left out.
-    pub(super) fn progress_at_all(&self, by: By) -> Option<bool> {
-        let mut got = self.progress_own(by);
+    pub(super) fn progress_at_all(&self, by: By, direct: &mut DirectCompletion) -> Option<bool> {
+        let mut got = self.progress_own(by, direct);
         if let Some(linked) = self.linked.get() {
             for set in linked.read().iter().filter_map(Weak::upgrade) {
-                got = both(got, set.progress(by));
+                got = both(got, set.progress_with(by, direct));
             }
         }
         got
     }
 
     /// Progress at the set of this queue; without members there is none to make.
-    pub(super) fn progress_own(&self, by: By) -> Option<bool> {
+    pub(super) fn progress_own(&self, by: By, direct: &mut DirectCompletion) -> Option<bool> {
         if self.poll_set.is_in_use() {
-            self.poll_set.progress(by)
-        } else {
-            Some(false)
-        }
-    }
-
-    fn progress_own_with(&self, direct: &mut DirectCompletion) -> Option<bool> {
-        if self.poll_set.is_in_use() {
-            self.poll_set.progress_with(By::Poller, direct)
+            self.poll_set.progress_with(by, direct)
         } else {
             Some(false)
         }
@@ -254,10 +240,11 @@ impl CompletionQueue {
     /// Gives a completion to the thread that polls this queue, or adds it.
     #[inline]
     pub(crate) fn push_direct(&self, wc: Wc, direct: &mut DirectCompletion) {
-        // Behind those of the ring, and with an event where one is due.
+        // Behind those of the ring, and with an event or a wakeup where one is due.
         let is_plain = !self.has_completions()
             && !self.armed.load(Ordering::Acquire)
-            && !self.stamped.load(Ordering::Relaxed);
+            && !self.stamped.load(Ordering::Relaxed)
+            && !self.watches.are_armed();
         if is_plain && direct.is_free_for(self.id) {
             direct.put(wc);
         } else {

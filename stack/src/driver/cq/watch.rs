@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use crate::Error;
 use crate::driver::cq::completion_queue::CompletionQueue;
+use crate::driver::cq::direct::DirectCompletion;
 use crate::driver::reactor::poll_set::{By, PollSet};
 
 /// The watches of a completion queue.
@@ -32,9 +33,15 @@ impl Watches {
     #[inline]
     pub(super) fn wake(&self) {
         // After the completion was published; `Watch::arm` does both the other way round.
-        if self.armed.load(Ordering::SeqCst) > 0 {
+        if self.are_armed() {
             self.wake_armed();
         }
+    }
+
+    /// Whether a loop sleeps.
+    #[inline]
+    pub(super) fn are_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst) > 0
     }
 
     #[cold]
@@ -149,12 +156,14 @@ impl Watch {
     }
 
     fn has_nothing(&self) -> bool {
+        // Takes none: completions are for the loop's poll.
+        let mut direct = DirectCompletion::default();
         loop {
             if self.cq.has_completions() {
                 return false;
             }
             // To the end: input makes completions, and the call that finds no more flushes acknowledgements.
-            match self.cq.progress_at_all(By::Sleeper) {
+            match self.cq.progress_at_all(By::Sleeper, &mut direct) {
                 Some(true) => {}
                 Some(false) => break,
                 None => return false,
