@@ -75,6 +75,7 @@ pub use api::qp::srq::{Srq, SrqAttr};
 pub use api::qp::uc::{UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};
 pub use api::qp::ud::UdQp;
 pub use api::qp::wr::{Destination, SendWr};
+pub use api::rc_rd::{RcRdConnectError, RcRdQp};
 pub use api::rd::{RdQp, RdQpAttr, RdSendWr};
 pub use api::xrc::Xrcd;
 pub use dgiwarp_engine::cm::oob::Pairing;

@@ -187,9 +187,10 @@ impl Association {
             limited: false,
             received: Received::default(),
             inbound: Inbound::default(),
-            outbound: Outbound::default(),
+            outbound: Outbound::new(config.connection.is_some()),
             window: (u32::MAX, 0),
-            awaits: false,
+            // The connection of an RC queue pair does not end for idleness, and its peer's end is noticed.
+            awaits: config.connection.is_some(),
             grant,
             granted: grant,
             tuning: Tuning::default(),

@@ -43,6 +43,8 @@ pub struct RdConfig {
     pub polls: bool,
     /// Whether the failure of a message ends its association (§9).
     pub scope: Scope,
+    /// The end is that of an RC queue pair, with one peer (§9.1); `None` for any number of peers.
+    pub connection: Option<Lives>,
 }
 
 impl RdConfig {
@@ -67,8 +69,18 @@ impl RdConfig {
             unvalidated: 1024,
             polls: false,
             scope: Scope::Peer,
+            connection: None,
         }
     }
+}
+
+/// Numbers that distinguish the lives of an RC queue pair and of its peer (§9.1): PSNs, 24 bits. 0 while the program has not named them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lives {
+    /// The SQ PSN, which this end opens its association with.
+    pub own: u32,
+    /// The RQ PSN, which the peer has to open with.
+    pub peer: u32,
 }
 
 /// Effect of a failed message on others.

@@ -6,12 +6,12 @@ mod table;
 mod tests;
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dgiwarp_codec::{Payload, PayloadSlice};
 
 use super::association::{Association, Datagram, Ended};
-use super::config::{Cause, Event, RdConfig, Verdict};
+use super::config::{Cause, Event, Lives, RdConfig, Verdict};
 use super::envelope::Envelope;
 use super::flow::received::Ecn;
 use super::frame::{CheckedFrames, Close, CloseReason, SegmentHeader};
@@ -27,7 +27,7 @@ const ANSWERS: usize = 64;
 /// Copies of a CLOSE with the last acknowledgement of an association.
 const CLOSES: usize = 3;
 /// Time for which a peer that sent segments shares the receive window.
-const FED: std::time::Duration = std::time::Duration::from_millis(100);
+const FED: Duration = Duration::from_millis(100);
 
 /// A datagram that was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +47,9 @@ pub enum Dropped {
     /// The peer restarted: its former association ended, and the next hello opens another.
     #[error("the peer restarted")]
     Restarted,
+    /// An association of another life of the peer's, or of another kind of queue pair (§9.1).
+    #[error("life {0:?}")]
+    OtherLife(Option<u32>),
     /// No association, and no hello to open one.
     #[error("no hello")]
     NoHello,
@@ -75,6 +78,8 @@ pub struct Endpoint {
     former: Former,
     /// Draws so far.
     draws: u64,
+    /// No peer opens an association any more.
+    refuses: bool,
     /// Peers that sent segments lately, and until when the count is good.
     fed: (u32, Option<Instant>),
 }
@@ -92,6 +97,7 @@ impl Endpoint {
             answers: VecDeque::new(),
             former: Former::default(),
             draws: 0,
+            refuses: false,
             fed: (0, None),
         }
     }
@@ -113,6 +119,26 @@ impl Endpoint {
     /// Sets the refusals after which a message fails; `None` for no limit.
     pub const fn set_rnr_retries(&mut self, retries: Option<u32>) {
         self.config.rnr_retries = retries;
+    }
+
+    /// Sets the lives of an RC queue pair and its peer, as far as they are known (§9.1).
+    pub const fn set_lives(&mut self, lives: Lives) {
+        self.config.connection = Some(lives);
+    }
+
+    /// Lets no peer open an association any more, until the end is renewed.
+    pub const fn stop_accepting(&mut self) {
+        self.refuses = true;
+    }
+
+    /// Sets the silence after which a peer is lost.
+    pub const fn set_unreachable(&mut self, unreachable: Duration) {
+        self.config.unreachable = unreachable;
+    }
+
+    /// Sets the delay that peers are asked for with RNR.
+    pub const fn set_rnr_delay(&mut self, delay: Duration) {
+        self.config.rnr_delay = delay;
     }
 
     /// Number of associations.
@@ -436,8 +462,8 @@ impl Endpoint {
             cause: ended.cause,
         });
         if let Some(reason) = ended.reason {
-            // Nobody repeats an acknowledgement that is lost with it.
-            let copies = if association.owes_acknowledgement() {
+            // Nobody repeats an acknowledgement that is lost with it, and an RC queue pair's peer may send nothing any more.
+            let copies = if association.owes_acknowledgement() || self.config.connection.is_some() {
                 CLOSES
             } else {
                 1

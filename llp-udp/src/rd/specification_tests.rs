@@ -98,6 +98,7 @@ impl Fields {
             .emit(out),
             "hello" => Hello {
                 retry: self.is("retry"),
+                life: self.0.contains_key("life").then(|| self.word("life")),
                 association: self.word("association"),
                 credit: credit(""),
                 proof: self.number("proof"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dgiwarp_llp_udp::Peer;
-use dgiwarp_llp_udp::rd::RdConfig;
+use dgiwarp_llp_udp::rd::{Lives, RdConfig, Scope};
 
 use crate::api::device::statistics::{Counts as _, Entry};
 use crate::api::qp::rc::wqe;
@@ -14,8 +14,8 @@ use crate::driver::device::clock;
 use crate::driver::udp::qp;
 use crate::driver::udp::rd_qp::RdShared;
 use crate::{
-    Destination, Error, ErrorEntry, Pd, PostError, PostFailure, QpAttr, QpCounters, RcSendWr,
-    RecvWr,
+    Access, AddressHandle, Destination, Error, ErrorEntry, Pd, PostError, PostFailure, QpAttr,
+    QpCounters, RcSendWr, RecvWr,
 };
 use dgiwarp_engine::connected::RcWork;
 use dgiwarp_engine::reliable::{RdEngine, RdQpConfig, RdSendWqe};
@@ -81,12 +81,17 @@ pub struct RdQp {
     pub(crate) shared: Arc<RdShared>,
     pd: Pd,
     local: SocketAddr,
-    max_sge: usize,
+    pub(crate) max_sge: usize,
     entry: Entry,
 }
 
 impl RdQp {
-    fn create(pd: &Pd, attr: &RdQpAttr<'_>) -> Result<Self, Error> {
+    /// Makes a queue pair with any number of peers, or an RC queue pair's.
+    pub(crate) fn create(
+        pd: &Pd,
+        attr: &RdQpAttr<'_>,
+        connection: Option<Lives>,
+    ) -> Result<Self, Error> {
         attr.qp.check()?;
         let rnic = &pd.rnic.shared;
         let bind = |address| qp::bind(address, &rnic.config);
@@ -108,12 +113,15 @@ impl RdQp {
             qpn: local.port(),
             pd: pd.id,
             qkey: attr.qkey,
+            denied: Access::empty(),
             rd: RdConfig {
                 window: u32::try_from(WINDOW.min(granted / 4)).unwrap_or(u32::MAX),
                 receives: 0,
                 rnr_retries: attr.rnr_retries,
                 datagram: DATAGRAM,
                 unreachable: attr.unreachable,
+                scope: connection.map_or(Scope::Peer, |_| Scope::Message),
+                connection,
                 ..RdConfig::new(clock::now(), epoch, key)
             },
         });
@@ -123,7 +131,8 @@ impl RdQp {
             ports.share_host(after);
         }
         let shared = RdShared::start(parts, engine, ports, local.ip(), instruments)?;
-        let entry = rnic.statistics.begin("rd", local.port().into(), &shared);
+        let kind = connection.map_or("rd", |_| "rc");
+        let entry = rnic.statistics.begin(kind, local.port().into(), &shared);
         Ok(Self {
             shared,
             pd: pd.clone(),
@@ -188,14 +197,22 @@ impl RdQp {
             return Err(PostError::Unsupported);
         }
         let ah = &wr.destination.ah;
+        Ok(RdSendWqe {
+            send,
+            peer: self.peer(ah, wr.destination.qpn)?,
+            route: ah.route().clone(),
+            qkey: wr.destination.qkey,
+        })
+    }
+
+    /// The peer behind an address handle.
+    pub(crate) fn peer(&self, ah: &AddressHandle, qpn: u16) -> Result<Peer, PostError> {
         if ah.is_group() {
             return Err(PostError::Group);
         }
         let to = match ah.destination() {
-            IpAddr::V4(v4) => SocketAddr::from((v4, wr.destination.qpn)),
-            IpAddr::V6(v6) => {
-                std::net::SocketAddrV6::new(v6, wr.destination.qpn, 0, ah.scope_id()).into()
-            }
+            IpAddr::V4(v4) => SocketAddr::from((v4, qpn)),
+            IpAddr::V6(v6) => std::net::SocketAddrV6::new(v6, qpn, 0, ah.scope_id()).into(),
         };
         let reachable = match self.local {
             SocketAddr::V4(_) => to.is_ipv4(),
@@ -204,12 +221,7 @@ impl RdQp {
         if !reachable {
             return Err(PostError::AddressFamily);
         }
-        Ok(RdSendWqe {
-            send,
-            peer: Peer::ip(to),
-            route: ah.route().clone(),
-            qkey: wr.destination.qkey,
-        })
+        Ok(Peer::ip(to))
     }
 
     /// Posts receives, in order (`ibv_post_recv(3)`).
@@ -316,6 +328,6 @@ impl Pd {
     /// [`Error::Bind`] where the port is taken or the address is not ours, [`Error::Limit`] for sizes
     /// outside the device's limits, [`Error::System`] where descriptors are exhausted.
     pub fn create_rd_qp(&self, attr: &RdQpAttr<'_>) -> Result<RdQp, Error> {
-        RdQp::create(self, attr)
+        RdQp::create(self, attr, None)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::device::persona::{self, Persona};
 use crate::log;
+use crate::qp::rc_transport::{self, RcTransport};
 use dgiwarp::{Completion, Config, NoReceive, RcOptions};
 use std::sync::Once;
 
@@ -25,7 +26,7 @@ pub(crate) struct Variable {
 }
 
 /// The environment variables of this crate.
-pub(crate) fn own() -> [Variable; 3] {
+pub(crate) fn own() -> [Variable; 4] {
     [
         Variable {
             name: persona::VARIABLE,
@@ -38,6 +39,12 @@ pub(crate) fn own() -> [Variable; 3] {
             present: log::present().to_string(),
             default: log::DEFAULT.to_string(),
             help: log::HELP,
+        },
+        Variable {
+            name: rc_transport::VARIABLE,
+            present: rc_transport::present().to_string(),
+            default: RcTransport::default().to_string(),
+            help: rc_transport::HELP,
         },
         Variable {
             name: SOCKETS_RULES,
@@ -53,6 +60,7 @@ fn is_understood(name: &str, value: &str) -> Option<bool> {
     match name {
         persona::VARIABLE => Some(value.parse::<Persona>().is_ok()),
         log::VARIABLE => Some(log::level(value).is_some()),
+        rc_transport::VARIABLE => Some(value.parse::<RcTransport>().is_ok()),
         _ => None,
     }
 }

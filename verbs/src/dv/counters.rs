@@ -117,6 +117,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_query_counters(
             Transport::Uc(uc) => uc.counters(),
             Transport::Rd(rd) => rd.counters(),
             Transport::Rc(rc) => rc.counters(),
+            Transport::RcRd(rc) => rc.counters(),
             Transport::XrcTarget(target) => target.rc.counters(),
         };
         // SAFETY: and room for the values.

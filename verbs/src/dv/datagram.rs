@@ -17,7 +17,9 @@ pub(super) unsafe fn datagram<'a>(qp: *mut ibv_qp) -> Result<&'a DatagramQp, Err
     match unsafe { &queue_pair::state(qp)?.qp } {
         Transport::Ud(ud) => Ok(ud),
         Transport::Uc(uc) => Ok(uc),
-        Transport::Rd(_) | Transport::Rc(_) | Transport::XrcTarget(_) => Err(Errno::EOPNOTSUPP),
+        Transport::Rd(_) | Transport::Rc(_) | Transport::RcRd(_) | Transport::XrcTarget(_) => {
+            Err(Errno::EOPNOTSUPP)
+        }
     }
 }
 

@@ -60,7 +60,11 @@ pub(super) unsafe extern "C" fn dgiwarpdv_poll_error(
         // SAFETY: and a live queue pair.
         let entry = match unsafe { &queue_pair::state(qp)?.qp } {
             Transport::Rd(rd) => rd.poll_error(),
-            Transport::Ud(_) | Transport::Uc(_) | Transport::Rc(_) | Transport::XrcTarget(_) => {
+            Transport::Ud(_)
+            | Transport::Uc(_)
+            | Transport::Rc(_)
+            | Transport::RcRd(_)
+            | Transport::XrcTarget(_) => {
                 // SAFETY: as above.
                 unsafe { datagram(qp) }?.poll_error()
             }

@@ -14,6 +14,7 @@ use crate::qp::datagram_attr::{
     DatagramAttr, RECORD_SLOTS, REORDER_WINDOW, ReliableAttr, SEGMENT_SLOTS,
 };
 use crate::qp::queue_pair::{self, Transport};
+use crate::qp::rc_transport;
 use dgiwarp::RecordCompletions;
 use nix::errno::Errno;
 use std::ffi::c_int;
@@ -112,7 +113,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_create_qp(
             DatagramAttr::of(&attr, bind)?
         };
         // SAFETY: the contract is that of `ibv_create_qp_ex(3)`.
-        unsafe { create_extended(init, &attr_dv) }
+        unsafe { create_extended(init, (&attr_dv, rc_transport::present())) }
     })
 }
 
@@ -126,7 +127,11 @@ pub(super) unsafe extern "C" fn dgiwarpdv_query_qp(
         // SAFETY: and a live queue pair.
         let granted = match unsafe { &queue_pair::state(qp)?.qp } {
             Transport::Rd(rd) => rd.receive_buffer(),
-            Transport::Ud(_) | Transport::Uc(_) | Transport::Rc(_) | Transport::XrcTarget(_) => {
+            Transport::Ud(_)
+            | Transport::Uc(_)
+            | Transport::Rc(_)
+            | Transport::RcRd(_)
+            | Transport::XrcTarget(_) => {
                 // SAFETY: as above.
                 unsafe { datagram(qp) }?.receive_buffer()
             }

@@ -40,7 +40,9 @@ unsafe fn write_record(
     unsafe {
         with_builder(qp, |state, builder| match state.qp {
             Transport::Ud(_) | Transport::Uc(_) => builder.set_record(),
-            Transport::Rd(_) | Transport::Rc(_) | Transport::XrcTarget(_) => Err(Errno::EOPNOTSUPP),
+            Transport::Rd(_) | Transport::Rc(_) | Transport::RcRd(_) | Transport::XrcTarget(_) => {
+                Err(Errno::EOPNOTSUPP)
+            }
         });
     }
 }
@@ -69,9 +71,11 @@ pub(super) unsafe extern "C" fn dgiwarpdv_wr_set_read_timeout(qp: *mut ibv_qp_ex
     unsafe {
         with_builder(qp, |state, builder| match state.qp {
             Transport::Ud(_) => builder.set_timeout(Duration::from_millis(timeout_ms.into())),
-            Transport::Uc(_) | Transport::Rd(_) | Transport::Rc(_) | Transport::XrcTarget(_) => {
-                Err(Errno::EOPNOTSUPP)
-            }
+            Transport::Uc(_)
+            | Transport::Rd(_)
+            | Transport::Rc(_)
+            | Transport::RcRd(_)
+            | Transport::XrcTarget(_) => Err(Errno::EOPNOTSUPP),
         });
     }
 }
@@ -91,7 +95,11 @@ pub(super) unsafe extern "C" fn dgiwarpdv_take_read_map(
         // SAFETY: the program passes a live queue pair.
         let map = match unsafe { &queue_pair::state(qp)?.qp } {
             Transport::Ud(ud) => ud.take_read_map(wr_id).ok_or(Errno::ENOENT)?,
-            Transport::Uc(_) | Transport::Rd(_) | Transport::Rc(_) | Transport::XrcTarget(_) => {
+            Transport::Uc(_)
+            | Transport::Rd(_)
+            | Transport::Rc(_)
+            | Transport::RcRd(_)
+            | Transport::XrcTarget(_) => {
                 return Err(Errno::EOPNOTSUPP);
             }
         };

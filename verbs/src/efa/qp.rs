@@ -9,6 +9,7 @@ use crate::device::context;
 use crate::ffi::{load, pointer};
 use crate::qp::create::create_extended;
 use crate::qp::datagram_attr::{DatagramAttr, ReliableAttr};
+use crate::qp::rc_transport;
 use nix::errno::Errno;
 
 /// Attributes of an SRD queue pair, whose `qp_type` has to be that of drivers.
@@ -43,7 +44,7 @@ pub(super) unsafe extern "C" fn efadv_create_qp_ex(
         let plain = unsafe { load(init.cast::<ibv_qp_init_attr>()) }?;
         let datagram = srd(plain.qp_type, attr.driver_qp_type)?;
         // SAFETY: the contract is that of `ibv_create_qp_ex(3)`.
-        unsafe { create_extended(init, &datagram) }
+        unsafe { create_extended(init, (&datagram, rc_transport::present())) }
     })
 }
 
@@ -63,7 +64,8 @@ pub(super) unsafe extern "C" fn efadv_create_driver_qp(
         extended.comp_mask = IBV_QP_INIT_ATTR_PD;
         extended.pd = pd;
         // SAFETY: the program passes a live protection domain; the pointers in the attributes are live objects.
-        let qp = unsafe { create_extended(&raw mut extended, &datagram) }?;
+        let qp =
+            unsafe { create_extended(&raw mut extended, (&datagram, rc_transport::present())) }?;
         // SAFETY: `ibv_create_qp(3)` writes the sizes granted into the program's struct.
         unsafe { (*init).cap = extended.cap };
         Ok(qp)

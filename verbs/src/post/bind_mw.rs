@@ -24,9 +24,9 @@ pub(crate) unsafe extern "C" fn bind_mw(
         // SAFETY: and a description of the binding.
         let bind = unsafe { load(bind) }?;
         // ibv_bind_mw(3) allows UC too; windows over datagrams are not supported.
-        let Transport::Rc(rc) = &state.qp else {
+        if !matches!(state.qp, Transport::Rc(_) | Transport::RcRd(_)) {
             return Err(Errno::EOPNOTSUPP);
-        };
+        }
         let flags = bind.send_flags & !IBV_SEND_FENCE;
         if flags & !IBV_SEND_SIGNALED != 0
             || !state.state().takes_sends()
@@ -38,23 +38,35 @@ pub(crate) unsafe extern "C" fn bind_mw(
         let info = bind.bind_info;
         let (access, zero_based) = rights(info.mw_access_flags)?;
         let posted = if info.mr.is_null() || info.length == 0 {
-            rc.unbind_mw(&window.mw, bind.wr_id, signaled)
+            match &state.qp {
+                Transport::Rc(rc) => rc.unbind_mw(&window.mw, bind.wr_id, signaled),
+                Transport::RcRd(rc) => rc.unbind_mw(&window.mw, bind.wr_id, signaled),
+                Transport::Ud(_)
+                | Transport::Uc(_)
+                | Transport::Rd(_)
+                | Transport::XrcTarget(_) => return Err(Errno::EOPNOTSUPP),
+            }
         } else {
             // SAFETY: not NULL, so a live region.
             unsafe { Object::<Mr>::state(info.mr) }?.with(|mr| {
-                rc.bind_mw(
-                    &window.mw,
-                    &MwBind {
-                        wr_id: bind.wr_id,
-                        mr,
-                        addr: info.addr,
-                        length: info.length,
-                        access,
-                        zero_based,
-                        signaled,
-                    },
-                )
-            })?
+                let binding = MwBind {
+                    wr_id: bind.wr_id,
+                    mr,
+                    addr: info.addr,
+                    length: info.length,
+                    access,
+                    zero_based,
+                    signaled,
+                };
+                match &state.qp {
+                    Transport::Rc(rc) => Ok(rc.bind_mw(&window.mw, &binding)),
+                    Transport::RcRd(rc) => Ok(rc.bind_mw(&window.mw, &binding)),
+                    Transport::Ud(_)
+                    | Transport::Uc(_)
+                    | Transport::Rd(_)
+                    | Transport::XrcTarget(_) => Err(Errno::EOPNOTSUPP),
+                }
+            })??
         };
         let rkey = posted.map_err(errno::of_post_failure)?;
         // SAFETY: a live window; ibv_bind_mw(3) has the new key in this field.

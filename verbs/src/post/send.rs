@@ -8,7 +8,7 @@ use crate::qp::ah::Ah;
 use crate::qp::queue_pair::{self, Qp, Transport};
 use crate::qp::state::QpState;
 use arrayvec::ArrayVec;
-use dgiwarp::{Destination, PostFailure, RcQp, Sge};
+use dgiwarp::{Destination, PostFailure, RcSendWr, Sge};
 use nix::errno::Errno;
 use std::ffi::c_int;
 
@@ -50,7 +50,8 @@ fn post_all(qp: Result<&Qp, Errno>, wrs: &[&ibv_send_wr]) -> Result<(), Refused>
         return Err((0, Errno::EINVAL));
     }
     let posted = match &qp.qp {
-        Transport::Rc(rc) => post_connected(qp, rc, wrs),
+        Transport::Rc(rc) => post_connected(qp, wrs, |wrs| rc.post_send(wrs)),
+        Transport::RcRd(rc) => post_connected(qp, wrs, |wrs| rc.post_send(wrs)),
         Transport::Ud(_) | Transport::Uc(_) | Transport::Rd(_) | Transport::XrcTarget(_) => {
             post_each(qp, wrs)
         }
@@ -62,7 +63,12 @@ fn post_all(qp: Result<&Qp, Errno>, wrs: &[&ibv_send_wr]) -> Result<(), Refused>
 }
 
 /// Posts to a connected queue pair, all at once but those whose inline data is in several places.
-fn post_connected(qp: &Qp, rc: &RcQp, wrs: &[&ibv_send_wr]) -> Result<(), Refused> {
+#[inline]
+fn post_connected(
+    qp: &Qp,
+    wrs: &[&ibv_send_wr],
+    post: impl Fn(&[RcSendWr<'_>]) -> Result<(), PostFailure>,
+) -> Result<(), Refused> {
     let mut posted = 0;
     while posted < wrs.len() {
         let mut requests = ArrayVec::<_, BATCH>::new();
@@ -83,14 +89,14 @@ fn post_connected(qp: &Qp, rc: &RcQp, wrs: &[&ibv_send_wr]) -> Result<(), Refuse
         }
         if !requests.is_empty() {
             let behind = |(accepted, errno)| (posted + accepted, errno);
-            let result = rc.post_send(&requests);
+            let result = post(&requests);
             result.map_err(errno::of_refusal).map_err(behind)?;
             posted += requests.len();
         }
         match next {
             None => {}
             Some(Ok((request, data))) => {
-                let result = rc.post_send(&[request.rc(&[], data.as_slice())]);
+                let result = post(&[request.rc(&[], data.as_slice())]);
                 result.map_err(|failure| (posted, errno::of_post_failure(failure)))?;
                 posted += 1;
             }
@@ -166,7 +172,7 @@ fn post_one(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
             })
         }
         // An XRC target only receives, and the others are posted together.
-        Transport::XrcTarget(_) | Transport::Rc(_) => Err(Errno::EINVAL),
+        Transport::XrcTarget(_) | Transport::Rc(_) | Transport::RcRd(_) => Err(Errno::EINVAL),
     }
 }
 

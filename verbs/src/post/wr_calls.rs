@@ -176,6 +176,7 @@ fn post(qp: &Qp, builder: &mut WrBuilder) -> Result<(), Errno> {
 fn hand_over(qp: &Qp, builder: &WrBuilder) -> Result<(), Errno> {
     let posted = match &qp.qp {
         Transport::Rc(rc) => rc.post_send_all(builder.rc()),
+        Transport::RcRd(rc) => rc.post_send_all(builder.rc()),
         Transport::Uc(uc) => uc.post_send_all(builder.uc()),
         Transport::Ud(ud) => ud.post_send_all(builder.ud()),
         Transport::Rd(rd) => rd.post_send_all(builder.rd()),

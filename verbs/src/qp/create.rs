@@ -18,6 +18,7 @@ use crate::post::wr_builder::{SendOps, operations_of};
 use crate::post::wr_calls;
 use crate::qp::datagram_attr::DatagramAttr;
 use crate::qp::queue_pair::{self, Qp, QpFace, Transport};
+use crate::qp::rc_transport::{self, RcTransport};
 use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
 use crate::qp::xrc::{Target, Xrcd};
@@ -57,7 +58,7 @@ fn transport(
     (send_cq, recv_cq): (&Cq, &Cq),
     shared: Option<&Srq>,
     cap: ibv_qp_cap,
-    datagram: &DatagramAttr,
+    (datagram, carrier): (&DatagramAttr, RcTransport),
 ) -> Result<Transport, Errno> {
     let count = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
     let qp = QpAttr {
@@ -73,6 +74,12 @@ fn transport(
         Service::ReliableConnected | Service::XrcInitiator => {
             if *datagram != DatagramAttr::default() {
                 return Err(Errno::EOPNOTSUPP);
+            }
+            if service == Service::ReliableConnected && carrier == RcTransport::Rd {
+                let made = pd.create_rc_rd_qp(&qp).map(Transport::RcRd);
+                return made
+                    .inspect(|made| made.follow(QpState::Reset, QpState::Reset))
+                    .map_err(errno::of);
             }
             let attr = RcQpAttr {
                 paired: true,
@@ -134,7 +141,7 @@ unsafe fn create(
     domain: Arc<Pd>,
     init: &ibv_qp_init_attr,
     send_ops: Option<u64>,
-    datagram: &DatagramAttr,
+    kind: (&DatagramAttr, RcTransport),
 ) -> Result<Qp, Errno> {
     let service = Service::of(init.qp_type)?;
     if send_ops.unwrap_or(0) & !operations_of(service) != 0 {
@@ -171,7 +178,7 @@ unsafe fn create(
         (&send_cq, recv_cq.as_ref().unwrap_or(&send_cq)),
         shared.as_deref(),
         cap,
-        datagram,
+        kind,
     )?;
     let event_source = EventSource::new(&context.async_events, Subject::Qp(qp.qpn()));
     Ok(Qp {
@@ -209,7 +216,7 @@ unsafe fn make(
     pd: *mut ibv_pd,
     init: &ibv_qp_init_attr,
     send_ops: Option<u64>,
-    datagram: &DatagramAttr,
+    kind: (&DatagramAttr, RcTransport),
 ) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
     // SAFETY: the caller's contract.
     let domain = unsafe { domain(pd) }?;
@@ -218,7 +225,7 @@ unsafe fn make(
     // SAFETY: the context outlives its protection domains.
     let device = unsafe { context::state(context) }?;
     // SAFETY: the caller's contract.
-    let qp = unsafe { create(device, domain, init, send_ops, datagram) }?;
+    let qp = unsafe { create(device, domain, init, send_ops, kind) }?;
     let cap = qp.cap;
     let made = object(context, pd, init, qp);
     // SAFETY: it was just made.
@@ -324,19 +331,40 @@ unsafe fn create_target(
     Ok(made)
 }
 
+/// Creates a queue pair with the attributes of `ibv_create_qp(3)`.
+///
+/// # Safety
+/// As for `ibv_create_qp(3)`.
+unsafe fn create_plain(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+    carrier: RcTransport,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: the program passes valid attributes.
+    let attr = unsafe { load(init) }?;
+    let kind = (&DatagramAttr::default(), carrier);
+    // SAFETY: and a live protection domain; the pointers in the attributes are live objects.
+    let (qp, cap) = unsafe { make(pd, &attr, None, kind) }?;
+    // SAFETY: ibv_create_qp(3) writes the sizes granted into the program's struct.
+    unsafe { (*init).cap = cap };
+    Ok(qp)
+}
+
 pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
-    pointer(|| {
-        // SAFETY: the program passes valid attributes.
-        let attr = unsafe { load(init) }?;
-        // SAFETY: and a live protection domain; the pointers in the attributes are live objects.
-        let (qp, cap) = unsafe { make(pd, &attr, None, &DatagramAttr::default()) }?;
-        // SAFETY: ibv_create_qp(3) writes the sizes granted into the program's struct.
-        unsafe { (*init).cap = cap };
-        Ok(qp)
-    })
+    // SAFETY: the contract is the same.
+    pointer(|| unsafe { create_plain(pd, init, rc_transport::present()) })
+}
+
+/// `ibv_create_qp` for rdma_cm, which connects RC queue pairs over TCP.
+///
+/// # Safety
+/// As for `ibv_create_qp(3)`.
+pub(crate) unsafe fn create_for_cm(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the contract is the same.
+    pointer(|| unsafe { create_plain(pd, init, RcTransport::Tcp) })
 }
 
 /// `ibv_create_qp_ex`. Only fields of the mask are read: the structs of older headers are shorter.
@@ -344,8 +372,19 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
+    let carrier = rc_transport::present();
     // SAFETY: the contract is the same.
-    pointer(|| unsafe { create_extended(init, &DatagramAttr::default()) })
+    pointer(|| unsafe { create_extended(init, (&DatagramAttr::default(), carrier)) })
+}
+
+/// `ibv_create_qp_ex` for rdma_cm, as [`create_for_cm`].
+///
+/// # Safety
+/// As for `ibv_create_qp_ex(3)`.
+pub(crate) unsafe fn create_ex_for_cm(init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    let kind = (&DatagramAttr::default(), RcTransport::Tcp);
+    // SAFETY: the contract is the same.
+    pointer(|| unsafe { create_extended(init, kind) })
 }
 
 /// `ibv_create_qp_ex` with the attributes of `dgiwarpdv_create_qp`.
@@ -354,7 +393,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 /// As for `ibv_create_qp_ex(3)`.
 pub(crate) unsafe fn create_extended(
     init: *mut ibv_qp_init_attr_ex,
-    datagram: &DatagramAttr,
+    kind: (&DatagramAttr, RcTransport),
 ) -> Result<*mut ibv_qp, Errno> {
     const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
@@ -401,7 +440,7 @@ pub(crate) unsafe fn create_extended(
     // SAFETY: the mask includes the field.
     let pd = unsafe { (*init).pd };
     // SAFETY: the pointers in the attributes are live objects.
-    let (qp, cap) = unsafe { make(pd, &attr, send_ops, datagram) }?;
+    let (qp, cap) = unsafe { make(pd, &attr, send_ops, kind) }?;
     // SAFETY: just made.
     if let (true, Transport::Ud(ud)) = (keeps_out, unsafe { &queue_pair::state(qp)?.qp }) {
         ud.set_multicast_loop(false).map_err(|error| {

@@ -60,9 +60,11 @@ unsafe fn change(
         match &state.qp {
             Transport::Ud(ud) => on_each(context, group, |on| change(ud, group, Some(on))),
             // ibv_attach_mcast(3): only unreliable datagram queue pairs may be attached.
-            Transport::Uc(_) | Transport::Rd(_) | Transport::Rc(_) | Transport::XrcTarget(_) => {
-                Err(Errno::EINVAL)
-            }
+            Transport::Uc(_)
+            | Transport::Rd(_)
+            | Transport::Rc(_)
+            | Transport::RcRd(_)
+            | Transport::XrcTarget(_) => Err(Errno::EINVAL),
         }
     })
 }

@@ -7,6 +7,8 @@ pub(crate) mod ece;
 pub(crate) mod mcast;
 pub(crate) mod qp_table;
 pub(crate) mod queue_pair;
+mod rc_rd;
+pub(crate) mod rc_transport;
 pub(crate) mod srq;
 pub(crate) mod state;
 pub(crate) mod xrc;

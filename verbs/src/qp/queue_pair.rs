@@ -14,11 +14,14 @@ use crate::ffi::{Facade, Object, check_memory, errno_value, load, store};
 use crate::mem::mr::{self, Pd};
 use crate::post::inline::InlineRing;
 use crate::post::wr_builder::SendOps;
+use crate::qp::rc_transport::RcTransport;
 use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
 use crate::qp::xrc::{Target, Xrcd};
-use crate::qp::{ah, qp_table};
-use dgiwarp::{AsyncEvent, Pairing, PostFailure, RcQp, RdQp, RecvWr, RnrLimits, UcQp, UdQp};
+use crate::qp::{ah, qp_table, rc_rd};
+use dgiwarp::{
+    AsyncEvent, Pairing, PostFailure, RcQp, RcRdQp, RdQp, RecvWr, RnrLimits, UcQp, UdQp,
+};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,6 +39,8 @@ pub(crate) enum Transport {
     Rd(RdQp),
     /// Reliable connected, or XRC initiator.
     Rc(RcQp),
+    /// Reliable connected, on reliable datagrams.
+    RcRd(RcRdQp),
     XrcTarget(Arc<Target>),
 }
 
@@ -46,6 +51,7 @@ impl Transport {
             Self::Uc(qp) => qp.qpn().into(),
             Self::Rd(qp) => qp.qpn().into(),
             Self::Rc(qp) => qp.qpn(),
+            Self::RcRd(qp) => qp.qpn().into(),
             Self::XrcTarget(target) => target.rc.qpn(),
         }
     }
@@ -56,7 +62,7 @@ impl Transport {
             Self::Uc(_) => Service::UnreliableConnected,
             Self::Rd(_) => Service::ReliableDatagram,
             Self::Rc(qp) if qp.is_xrc_initiator() => Service::XrcInitiator,
-            Self::Rc(_) => Service::ReliableConnected,
+            Self::Rc(_) | Self::RcRd(_) => Service::ReliableConnected,
             Self::XrcTarget(_) => Service::XrcTarget,
         }
     }
@@ -66,7 +72,7 @@ impl Transport {
         match self {
             Self::Rc(qp) => Some(qp),
             Self::XrcTarget(target) => Some(&target.rc),
-            Self::Ud(_) | Self::Uc(_) | Self::Rd(_) => None,
+            Self::Ud(_) | Self::Uc(_) | Self::Rd(_) | Self::RcRd(_) => None,
         }
     }
 
@@ -76,6 +82,7 @@ impl Transport {
             Self::Uc(qp) => qp.post_recv(wrs),
             Self::Rd(qp) => qp.post_recv(wrs),
             Self::Rc(qp) => qp.post_recv(wrs),
+            Self::RcRd(qp) => qp.post_recv(wrs),
             Self::XrcTarget(target) => target.rc.post_recv(wrs),
         }
     }
@@ -86,6 +93,7 @@ impl Transport {
             Self::Uc(qp) => qp.reset(),
             Self::Rd(qp) => qp.reset(),
             Self::Rc(qp) => qp.reset(),
+            Self::RcRd(qp) => qp.reset(),
             Self::XrcTarget(target) => target.rc.reset(),
         }
     }
@@ -101,10 +109,17 @@ impl Transport {
             Self::Ud(qp) if receives(after) && !receives(before) => qp.start_receiving(),
             Self::Uc(qp) if receives(after) && !receives(before) => qp.start_receiving(),
             Self::Rd(qp) if receives(after) && !receives(before) => qp.start_receiving(),
+            Self::RcRd(qp) if receives(after) && !receives(before) => qp.start_receiving(),
             Self::Ud(qp) if !receives(after) => qp.stop_receiving(),
             Self::Uc(qp) if !receives(after) => qp.stop_receiving(),
             Self::Rd(qp) if !receives(after) => qp.stop_receiving(),
-            Self::Ud(_) | Self::Uc(_) | Self::Rd(_) | Self::Rc(_) | Self::XrcTarget(_) => {}
+            Self::RcRd(qp) if !receives(after) => qp.stop_receiving(),
+            Self::Ud(_)
+            | Self::Uc(_)
+            | Self::Rd(_)
+            | Self::Rc(_)
+            | Self::RcRd(_)
+            | Self::XrcTarget(_) => {}
         }
     }
 
@@ -114,6 +129,7 @@ impl Transport {
             Self::Ud(_) | Self::Rd(_) => {}
             Self::Uc(qp) => qp.await_first_message(awaits),
             Self::Rc(qp) => qp.await_first_message(awaits),
+            Self::RcRd(qp) => qp.await_first_message(awaits),
             Self::XrcTarget(target) => target.rc.await_first_message(awaits),
         }
     }
@@ -125,6 +141,7 @@ impl Transport {
             Self::Uc(qp) => qp.drain_sends(notify),
             Self::Rd(qp) => qp.drain_sends(notify),
             Self::Rc(qp) => qp.drain_sends(notify),
+            Self::RcRd(qp) => qp.drain_sends(notify),
             Self::XrcTarget(target) => target.rc.drain_sends(notify),
         }
     }
@@ -135,6 +152,7 @@ impl Transport {
             Self::Uc(qp) => qp.resume_sends(),
             Self::Rd(qp) => qp.resume_sends(),
             Self::Rc(qp) => qp.resume_sends(),
+            Self::RcRd(qp) => qp.resume_sends(),
             Self::XrcTarget(target) => target.rc.resume_sends(),
         }
     }
@@ -145,6 +163,7 @@ impl Transport {
             Self::Uc(qp) => qp.is_draining(),
             Self::Rd(qp) => qp.is_draining(),
             Self::Rc(qp) => qp.is_draining(),
+            Self::RcRd(qp) => qp.is_draining(),
             Self::XrcTarget(target) => target.rc.is_draining(),
         }
     }
@@ -165,6 +184,7 @@ impl Transport {
                 qp.flush();
             }
             Self::Rc(qp) => qp.flush(),
+            Self::RcRd(qp) => qp.flush(),
             Self::XrcTarget(target) => target.rc.flush(),
         }
     }
@@ -230,9 +250,11 @@ impl Qp {
     fn lock(&self) -> MutexGuard<'_, Attributes> {
         let attributes = match &self.qp {
             Transport::XrcTarget(target) => &target.attributes,
-            Transport::Ud(_) | Transport::Uc(_) | Transport::Rd(_) | Transport::Rc(_) => {
-                &self.attributes
-            }
+            Transport::Ud(_)
+            | Transport::Uc(_)
+            | Transport::Rd(_)
+            | Transport::Rc(_)
+            | Transport::RcRd(_) => &self.attributes,
         };
         attributes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -240,9 +262,11 @@ impl Qp {
     fn set_state(&self, state: QpState) {
         let place = match &self.qp {
             Transport::XrcTarget(target) => &target.state,
-            Transport::Ud(_) | Transport::Uc(_) | Transport::Rd(_) | Transport::Rc(_) => {
-                &self.state
-            }
+            Transport::Ud(_)
+            | Transport::Uc(_)
+            | Transport::Rd(_)
+            | Transport::Rc(_)
+            | Transport::RcRd(_) => &self.state,
         };
         place.store(state.code(), Ordering::Release);
     }
@@ -258,6 +282,7 @@ impl Qp {
         let mut state = &self.state;
         let has_ended = match &self.qp {
             Transport::Rc(qp) => qp.is_over(),
+            Transport::RcRd(qp) => qp.is_over(),
             Transport::Ud(qp) => qp.has_failed(),
             Transport::Uc(qp) => qp.has_failed(),
             Transport::Rd(qp) => qp.has_failed(),
@@ -307,6 +332,7 @@ impl Qp {
                 }
             }
             Transport::Rc(qp) => self.connect(context, qp, &after, mask)?,
+            Transport::RcRd(qp) => rc_rd::connect(context, (qp, &self.pd), &after, mask)?,
             Transport::XrcTarget(target) => self.connect(context, &target.rc, &after, mask)?,
         }
         let before = attributes.state;
@@ -376,6 +402,7 @@ impl Qp {
             return Ok(());
         }
         if mask & IBV_QP_DEST_QPN != 0 {
+            rc_rd::check_peer(after.dest_qpn, RcTransport::Tcp)?;
             let (to, source) = ah::ends(context, &after.av)?;
             let pairing = Pairing {
                 peer: to.address,

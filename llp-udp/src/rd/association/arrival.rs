@@ -423,7 +423,8 @@ impl Association {
                 .outbound
                 .on_refused(now, number, delay, config.rnr_retries);
             if let Err(exceeded) = refused {
-                return self.end_message(exceeded.token, Cause::RnrRetries, events);
+                let failed = (not_ready.message, exceeded.token);
+                return self.fail_message(config, failed, Cause::RnrRetries, events);
             }
         }
         Ok(())
@@ -445,10 +446,21 @@ impl Association {
             return Ok(());
         };
         let cause = Cause::Remote(error.control);
+        self.fail_message(config, (error.message, token), cause, events)
+    }
+
+    /// One message fails for a cause of its own.
+    fn fail_message(
+        &mut self,
+        config: &RdConfig,
+        (message, token): (u32, u64),
+        cause: Cause,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), Ended> {
         match config.scope {
             Scope::Peer => self.end_message(token, cause, events),
             Scope::Message => {
-                self.outbound.abandon(error.message);
+                self.outbound.abandon(message);
                 let peer = self.peer;
                 events.push_back(Event::Failed { peer, token, cause });
                 Ok(())

@@ -136,6 +136,7 @@ impl Association {
         if hello {
             Hello {
                 retry: false,
+                life: config.connection.map(|lives| lives.own),
                 association: self.id,
                 credit: self.grant,
                 proof: self.proof,

@@ -122,6 +122,9 @@ impl Endpoint {
         if self.former.contains(now, hello.association, epoch) {
             return Err(Dropped::Late(hello.association));
         }
+        if hello.life != self.config.connection.map(|lives| lives.peer) {
+            return Err(Dropped::OtherLife(hello.life));
+        }
         let proven = hello.proof == self.cookie(from, epoch);
         if let Some(at) = self.table.by_peer(from)
             && let Some(association) = self.table.get(at)
@@ -142,6 +145,9 @@ impl Endpoint {
             self.end(now, at, ended);
             // The layer above hears of the end first; a hello that is sent again opens the new one.
             return Err(Dropped::Restarted);
+        }
+        if self.refuses {
+            return Err(Dropped::Late(hello.association));
         }
         if !proven && self.table.unvalidated() >= self.config.unvalidated {
             self.answer_retry(now, datagram, hello);
@@ -178,6 +184,7 @@ impl Endpoint {
         let envelope = self.envelope(now, hello.association, true);
         let retry = Hello {
             retry: true,
+            life: None,
             association: 0,
             credit: Credit::default(),
             proof: 0,

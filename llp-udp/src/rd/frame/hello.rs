@@ -12,12 +12,17 @@ pub(super) const LEN: usize = 32;
 pub const VERSION: u8 = 1;
 
 const RETRY: u8 = 0x01;
+const CONNECTION: u8 = 0x02;
+/// Bits of a life.
+const LIFE: u32 = 0x00ff_ffff;
 
 /// A hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
     /// The sender keeps no state: the receiver repeats its hello with the cookie.
     pub retry: bool,
+    /// Life of an RC queue pair: its SQ PSN, 24 bits (§9.1); `None` for a queue pair with any number of peers.
+    pub life: Option<u32>,
     /// Identifier that the sender drew; 0 in a retry.
     pub association: u32,
     /// First credit.
@@ -31,10 +36,12 @@ pub struct Hello {
 impl Hello {
     pub(super) fn parse(flags: u8, octets: &[u8]) -> Option<Result<Self, Malformed>> {
         let mut reader = Reader::new(octets);
-        let version = reader.u8()?;
-        let (_features, _reserved) = (reader.u8()?, reader.u16()?);
+        // Behind the version, features and reserved octets, or a life.
+        let word = reader.u32()?;
+        let [version, ..] = word.to_be_bytes();
         let hello = Self {
             retry: flags & RETRY != 0,
+            life: (flags & CONNECTION != 0).then_some(word & LIFE),
             association: reader.u32()?,
             credit: Credit {
                 receives: reader.u32()?,
@@ -53,8 +60,10 @@ impl Hello {
     /// Appends the frame.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let length = u16::try_from(LEN).unwrap_or(u16::MAX);
-        emit_header(out, KIND, u8::from(self.retry), length);
-        out.extend([VERSION, 0, 0, 0]);
+        let connection = self.life.map_or(0, |_| CONNECTION);
+        emit_header(out, KIND, u8::from(self.retry) | connection, length);
+        let word = u32::from(VERSION) << 24 | self.life.unwrap_or(0) & LIFE;
+        out.extend(word.to_be_bytes());
         out.extend(self.association.to_be_bytes());
         out.extend(self.credit.receives.to_be_bytes());
         out.extend(self.credit.window.to_be_bytes());
@@ -70,6 +79,8 @@ impl fmt::Display for Hello {
             f,
             "hello{retry} association {:#010x}, {}",
             self.association, self.credit
-        )
+        )?;
+        self.life
+            .map_or(Ok(()), |life| write!(f, ", life {life:#08x}"))
     }
 }

@@ -7,6 +7,7 @@ fn frames(octets: &[u8]) -> Vec<Result<Frame<'_, [u8]>, Malformed>> {
 
 const HELLO: Hello = Hello {
     retry: false,
+    life: None,
     association: 1,
     credit: Credit {
         receives: 2,
@@ -73,10 +74,11 @@ fn frame() -> impl Strategy<Value = Frame<'static, [u8]>> {
         }),
         any::<(u32, u32)>()
             .prop_map(|(message, control)| Frame::Error(MessageError { message, control })),
-        any::<(bool, u32, u32, u32, u64, u64)>().prop_map(
-            |(retry, association, receives, window, proof, cookie)| {
+        any::<(bool, Option<u32>, u32, u32, u32, u64, u64)>().prop_map(
+            |(retry, life, association, receives, window, proof, cookie)| {
                 Frame::Hello(Hello {
                     retry,
+                    life: life.map(|life| life >> 8),
                     association,
                     credit: Credit { receives, window },
                     proof,
@@ -347,7 +349,7 @@ fn some_frames_elicit_an_acknowledgement() {
         ect1: 2,
         ce: 3,
     });
-    let all: [(Frame<'_, [u8]>, bool, &str); 12] = [
+    let all: [(Frame<'_, [u8]>, bool, &str); 13] = [
         (Frame::Pad(3), false, "pad of 3 octets"),
         (
             Frame::Segment(header, PayloadSlice::new(&[0; 9])),
@@ -387,6 +389,14 @@ fn some_frames_elicit_an_acknowledgement() {
             }),
             true,
             "hello retry association 0x00000001, credit of 2 receives, window 3",
+        ),
+        (
+            Frame::Hello(Hello {
+                life: Some(0x00ab_cdef),
+                ..HELLO
+            }),
+            true,
+            "hello association 0x00000001, credit of 2 receives, window 3, life 0xabcdef",
         ),
         (Frame::Ping(Ping(1)), true, "ping 0x0000000000000001"),
         (Frame::Pong(Pong(1)), false, "pong 0x0000000000000001"),

@@ -76,6 +76,8 @@ pub(in crate::rd) struct RetriesExceeded {
 /// The sending direction of an association.
 #[derive(Debug, Default)]
 pub(in crate::rd) struct Outbound {
+    /// One message leaves after the other; else the segments of some alternate.
+    in_turn: bool,
     waiting: VecDeque<Post>,
     /// Number of the first of `messages`.
     base: u32,
@@ -105,6 +107,13 @@ pub(in crate::rd) struct Outbound {
 }
 
 impl Outbound {
+    pub(in crate::rd) fn new(in_turn: bool) -> Self {
+        Self {
+            in_turn,
+            ..Self::default()
+        }
+    }
+
     pub(in crate::rd) fn post(&mut self, post: Post) {
         self.waiting.push_back(post);
     }
@@ -229,7 +238,8 @@ impl Outbound {
 
     /// Lets further messages begin, as many as may alternate.
     fn activate(&mut self) {
-        while self.active.len() < ALTERNATING
+        let alternating = if self.in_turn { 1 } else { ALTERNATING };
+        while self.active.len() < alternating
             && self.messages.len() < MESSAGES as usize
             && let Some(post) = self.waiting.front()
         {
@@ -346,12 +356,14 @@ impl Outbound {
         }
         segment.state = State::Refused;
         let owner = segment.message;
+        // One behind a message that is not placed yet may have been refused for that one alone.
+        let counts = !self.in_turn || owner == self.base;
         self.refused.push_back(number);
         let waits = self.parked.contains(&owner);
         let Some(message) = self.message_mut(owner) else {
             return Ok(());
         };
-        if !waits {
+        if !waits && counts {
             message.refusals += 1;
         }
         let refusals = message.refusals;

@@ -75,7 +75,7 @@ pub enum MemoryWork {
 }
 
 impl MemoryWork {
-    pub(super) fn carry_out(self, mrs: &MrTable, stream: StreamId) -> Result<(), BindError> {
+    pub(crate) fn carry_out(self, mrs: &MrTable, stream: StreamId) -> Result<(), BindError> {
         match self {
             Self::LocalInvalidate { stag } => mrs
                 .invalidate(stream, stag, false)

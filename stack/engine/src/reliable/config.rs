@@ -3,6 +3,7 @@
 use dgiwarp_llp_udp::rd::RdConfig;
 
 use crate::mr::{PdId, StreamId};
+use dgiwarp_memory::Access;
 
 /// Settings of a reliable datagram QP's engine.
 #[derive(Debug, Clone, Copy)]
@@ -13,6 +14,8 @@ pub struct RdQpConfig {
     pub pd: PdId,
     /// Q_Key that Sends have to carry.
     pub qkey: u32,
+    /// Rights that a peer has not, whatever its key grants.
+    pub denied: Access,
     /// Attributes of its end of all associations. It grants receives itself, so [`RdConfig::receives`] is 0.
     pub rd: RdConfig,
 }

@@ -145,6 +145,10 @@ struct Source {
 pub(super) struct Inbound {
     stream: StreamId,
     qkey: u32,
+    /// Peers may not write, whatever their keys grant.
+    no_writes: bool,
+    /// Completions name no source: there is one peer.
+    is_connected: bool,
     peers: FxHashMap<Peer, Source>,
     /// Peers with little credit.
     hungry: FxHashSet<Peer>,
@@ -157,6 +161,8 @@ impl Inbound {
         Self {
             stream: config.stream(),
             qkey: config.qkey,
+            no_writes: config.denied.contains(Access::REMOTE_WRITE),
+            is_connected: config.rd.connection.is_some(),
             peers: FxHashMap::default(),
             hungry: FxHashSet::default(),
             refused: FxHashSet::default(),
@@ -245,7 +251,7 @@ impl Inbound {
     }
 
     /// Checks the rights of a segment that needs no place.
-    fn check<'p, P: ?Sized>(
+    fn check<'p, P: Placeable + ?Sized>(
         &self,
         part: Part<'p, P>,
         mrs: &MrTable,
@@ -261,6 +267,10 @@ impl Inbound {
                 let possible = mrs.check_invalidate(self.stream, *stag);
                 possible.map_err(|_| StreamError::CannotInvalidate(*stag))?;
                 Ok(part)
+            }
+            // RFC 5040 §5.1: with no octets the buffer is not checked.
+            Part::Write { payload, .. } if self.no_writes && length(*payload) > 0 => {
+                Err(TaggedError::Access.into())
             }
             Part::Send { .. } | Part::Write { .. } | Part::Immediate { .. } => Ok(part),
         }
@@ -295,8 +305,8 @@ impl Inbound {
             byte_len: arrived.octets,
             immediate: arrived.immediate.map(|it| it.immediate),
             invalidated: arrived.invalidate.map(STag::get),
-            source: peer.socket_addr(),
-            destination: arrived.to,
+            source: peer.socket_addr().filter(|_| !self.is_connected),
+            destination: arrived.to.filter(|_| !self.is_connected),
             solicited: arrived.solicited,
             ..Wc::new(arrived.wqe.wr_id, opcode, self.stream.qpn)
         });
@@ -314,6 +324,10 @@ impl Inbound {
         for arriving in from.arriving.into_iter().rev() {
             receives.give_back(arriving.wqe);
         }
+    }
+
+    pub(super) const fn deny(&mut self, denied: Access) {
+        self.no_writes = denied.contains(Access::REMOTE_WRITE);
     }
 
     pub(super) const fn set_qkey(&mut self, qkey: u32) {

@@ -5,6 +5,7 @@
 //! [`transmit`](RdEngine::transmit).
 
 mod config;
+mod connection;
 mod inbound;
 mod invitation;
 mod outbound;
@@ -12,6 +13,7 @@ mod responder;
 mod segment;
 #[cfg(test)]
 mod tests;
+mod transmit;
 mod wqe;
 
 use std::net::IpAddr;
@@ -19,24 +21,24 @@ use std::time::Instant;
 
 use dgiwarp_codec::PayloadSlice;
 use dgiwarp_llp_udp::rd::frame::SegmentHeader;
-use dgiwarp_llp_udp::rd::{Cause, Dropped, Ecn, Endpoint, Event, Malformed};
+use dgiwarp_llp_udp::rd::{Cause, Dropped, Ecn, Endpoint, Event, Lives, Malformed, Verdict};
 use dgiwarp_llp_udp::{Peer, Train};
 use dgiwarp_memory::Placeable;
 use dgiwarp_rdmap::datagram::DropReason;
 
 use crate::cq_ring::CompletionSink;
 use crate::datagram::errors::ErrorQueue;
-use crate::datagram::{Arrival, ErrorEntry, ErrorReason, Invited, SendOutcome, Transmitted};
+use crate::datagram::{Arrival, ErrorEntry, ErrorReason, Invited, SendOutcome};
 use crate::recv_queue::Tables;
 use crate::sq_drain::SqDrain;
-use crate::types::{AsyncEvent, QpCounters, Route};
+use crate::types::{AsyncEvent, QpCounters, Route, earliest};
+use connection::Connection;
 use inbound::Inbound;
 use outbound::{Outbound, Outcome};
 use responder::Responder;
 use segment::Segment;
+use transmit::Output;
 
-/// Datagrams of a train at most.
-const TRAIN: usize = 32;
 /// Polls in a row without input after which acknowledgements leave alone. Programs poll a queue until it is empty, and respond then.
 const EMPTY_POLLS: u32 = 4;
 
@@ -76,18 +78,8 @@ pub struct RdEngine {
     empty_polls: u32,
     /// An invitation that nobody took.
     invited: Option<Invited>,
-}
-
-/// Datagrams that the network has not taken.
-#[derive(Debug, Default)]
-struct Output {
-    /// A train: datagrams of one length, and a last one that may be shorter.
-    octets: Vec<u8>,
-    /// Destination of the train; `None` without one.
-    peer: Option<Peer>,
-    train: Train,
-    /// A datagram behind the train that does not belong to it.
-    next: Option<(Peer, Vec<u8>)>,
+    /// Of an RC QP.
+    connection: Option<Connection>,
 }
 
 impl RdEngine {
@@ -106,6 +98,7 @@ impl RdEngine {
             output: Output::default(),
             empty_polls: 0,
             invited: None,
+            connection: config.rd.connection.map(|_| Connection::new(config.qpn)),
             config,
         }
     }
@@ -116,8 +109,13 @@ impl RdEngine {
         drop(tables.recv_queue.drain());
         self.config.rd.epoch = epoch;
         self.config.rd.key = key;
+        if self.connection.is_some() {
+            self.connection = Some(Connection::new(self.config.qpn));
+            self.endpoint.set_lives(Lives::default());
+        }
         self.endpoint.renew(now, epoch, key);
         self.outbound = Outbound::new(self.config);
+        self.inbound = Inbound::new(self.config);
         self.responder = Responder::new(self.config);
         self.errors = ErrorQueue::default();
         self.sq_drain = SqDrain::Off;
@@ -185,7 +183,8 @@ impl RdEngine {
             // This end's doing.
             Cause::Flushed => return,
         };
-        let Some(peer) = peer.socket_addr() else {
+        // Programs of RC QPs learn it by completions.
+        let Some(peer) = peer.socket_addr().filter(|_| self.connection.is_none()) else {
             return;
         };
         let entry = ErrorEntry {
@@ -202,109 +201,6 @@ impl RdEngine {
     /// Takes over a posted work request. It leaves with the next [`transmit`](Self::transmit).
     pub fn accept(&mut self, wqe: RdSendWqe) {
         self.outbound.accept(wqe);
-    }
-
-    /// Hands datagrams to the network until none may leave, it is full, or `budget` went out.
-    pub fn transmit(
-        &mut self,
-        now: Instant,
-        budget: usize,
-        tables: Tables<'_>,
-        sink: &mut impl DatagramSink,
-        completions: &mut impl CompletionSink,
-    ) -> Transmitted {
-        self.outbound
-            .post(now, tables, &mut self.endpoint, completions);
-        self.inbound.grant(tables.recv_queue, &mut self.endpoint);
-        let outbound = &self.outbound;
-        self.responder
-            .find_paths(now, tables.mrs, &mut self.endpoint, |peer| {
-                sink.path(peer, outbound.source(peer))
-            });
-        let mut budget = budget;
-        while budget > 0 {
-            if self.output.peer.is_none() && !self.fill(now, tables, completions) {
-                return Transmitted::All;
-            }
-            let output = &self.output;
-            let Some(peer) = output.peer else {
-                return Transmitted::All;
-            };
-            let count = output.train.len();
-            let from = self.outbound.source(peer);
-            match sink.send(peer, from, &output.octets, &output.train) {
-                SendOutcome::Sent => {
-                    let octets = output.octets.len() as u64;
-                    self.counters.count_sent(count, octets);
-                }
-                SendOutcome::WouldBlock => return Transmitted::Blocked,
-                // They count as lost.
-                SendOutcome::TooBig | SendOutcome::Failed(_) => self.counters.count_send_error(),
-            }
-            self.output.peer = None;
-            budget = budget.saturating_sub(count);
-        }
-        Transmitted::Budget
-    }
-
-    /// Makes the next train: datagrams to one peer, as many as may leave now. Returns whether there is one.
-    fn fill(
-        &mut self,
-        now: Instant,
-        tables: Tables<'_>,
-        completions: &mut impl CompletionSink,
-    ) -> bool {
-        self.output.octets.clear();
-        self.output.train = Train::new();
-        if let Some((peer, datagram)) = self.output.next.take() {
-            self.output.octets.extend(&datagram);
-            self.output.train.add(datagram.len());
-            self.output.peer = Some(peer);
-        }
-        loop {
-            let Self {
-                endpoint,
-                outbound,
-                responder,
-                output,
-                ..
-            } = self;
-            let before = output.octets.len();
-            let made = endpoint.poll_transmit(
-                now,
-                &mut output.octets,
-                &mut |peer, token, header, segment| {
-                    if Responder::owns(token) {
-                        responder.write(tables.mrs, token, header, segment);
-                    } else {
-                        outbound.write(tables.mrs, peer, token, header, segment);
-                    }
-                },
-            );
-            if self.end_broken(now) {
-                // Its octets are gone: the datagram is not sent, and counts as lost.
-                self.output.octets.truncate(before);
-                self.handle_events(now, tables, completions);
-                continue;
-            }
-            let Some(peer) = made else {
-                self.handle_events(now, tables, completions);
-                return self.output.peer.is_some();
-            };
-            let output = &mut self.output;
-            let length = output.octets.len() - before;
-            if output.peer.is_none() {
-                output.peer = Some(peer);
-            } else if output.peer != Some(peer) || !output.train.accepts(length) {
-                output.next = Some((peer, output.octets.split_off(before)));
-                return true;
-            }
-            output.train.add(length);
-            // The next one may be of any length.
-            if length < output.train.datagram() || output.train.len() == TRAIN {
-                return true;
-            }
-        }
     }
 
     /// Notes a poll, before its input is handled: whether there is some, and whether the caller polls again soon. While it does, acknowledgements
@@ -329,7 +225,8 @@ impl RdEngine {
     ) -> Option<DropReason> {
         let mut last = None;
         for datagram in PayloadSlice::new(arrival.octets).chunks(arrival.stride) {
-            let handled = if arrival.to_group {
+            let is_stranger = |it: &Connection| !it.hears(arrival.from);
+            let handled = if arrival.to_group || self.connection.as_ref().is_some_and(is_stranger) {
                 Err(DropReason::WrongPeer)
             } else {
                 let Self {
@@ -337,6 +234,7 @@ impl RdEngine {
                     inbound,
                     outbound,
                     responder,
+                    connection,
                     ..
                 } = self;
                 let handled = endpoint.handle_input(
@@ -346,18 +244,30 @@ impl RdEngine {
                     datagram,
                     &mut |peer, header: &SegmentHeader, before, segment| {
                         outbound.note_address(peer, arrival.to);
-                        let part = match segment::parse(header, segment) {
-                            Ok(Segment::Part(part)) => Ok(part),
+                        if connection
+                            .as_ref()
+                            .is_some_and(|it| it.ignores(header.message))
+                        {
+                            return Verdict::Placed;
+                        }
+                        let mut place = |part| {
+                            let source = (peer, arrival.to);
+                            inbound.place(source, (header, before), part, tables, completions)
+                        };
+                        let verdict = match segment::parse(header, segment) {
+                            Ok(Segment::Part(part)) => place(Ok(part)),
                             Ok(Segment::Request(request)) => {
-                                return responder.take(peer, header, request, tables.mrs);
+                                responder.take(peer, header, request, tables.mrs)
                             }
                             Ok(Segment::Answer(answer)) => {
-                                return outbound.place(peer, header, answer, tables.mrs);
+                                outbound.place(peer, header, answer, tables.mrs)
                             }
-                            Err(error) => Err(error),
+                            Err(error) => place(Err(error)),
                         };
-                        let source = (peer, arrival.to);
-                        inbound.place(source, (header, before), part, tables, completions)
+                        if let Some(connection) = connection {
+                            connection.note(header.message, verdict, completions);
+                        }
+                        verdict
                     },
                 );
                 handled.map_err(drop_reason)
@@ -423,6 +333,13 @@ impl RdEngine {
                     if Responder::owns(token) =>
                 {
                     self.responder.done(token);
+                    self.response_ended(&event);
+                }
+                Event::Failed { peer, token, cause } if self.connection.is_some() => {
+                    self.message_failed(peer, token, cause, completions);
+                }
+                Event::Ended { peer, cause } if self.connection.is_some() => {
+                    self.connection_ended(now, (peer, cause), tables, completions);
                 }
                 Event::Completed { peer, token } => {
                     self.outbound.on_placed(peer, token, completions);
@@ -454,7 +371,11 @@ impl RdEngine {
                     if let Some(token) = self.outbound.refused(peer, message) {
                         let cause = Cause::Remote(control);
                         self.report(peer, Some(message), cause, completions);
-                        let outcome = Outcome::of(Cause::Remote(control));
+                        if self.connection.is_some() {
+                            self.message_failed(peer, token, cause, completions);
+                            continue;
+                        }
+                        let outcome = Outcome::of(cause);
                         self.outbound.break_off(token, outcome.status());
                         self.endpoint.fail(now, peer);
                     }
@@ -482,6 +403,7 @@ impl RdEngine {
                 Event::Moved { .. } => {}
             }
         }
+        self.settle_connection(now, tables, completions);
         self.note_drained(completions);
     }
 
@@ -493,12 +415,24 @@ impl RdEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
+        if self
+            .connection
+            .as_ref()
+            .is_some_and(|it| it.ignores(message))
+        {
+            return;
+        }
         let taken = self.inbound.deliver(peer, message, tables.mrs, completions)
             || self
                 .responder
                 .deliver(now, (peer, message), tables.mrs, &mut self.endpoint);
+        if let Some(refused) = self.responder.take_refused()
+            && let Some(connection) = &mut self.connection
+        {
+            connection.refuse(refused);
+        }
         if !taken && self.outbound.deliver(peer, message, completions) {
-            let awaits = self.outbound.has_requests(peer);
+            let awaits = self.connection.is_some() || self.outbound.has_requests(peer);
             self.endpoint.await_responses(peer, awaits);
         }
     }
@@ -506,7 +440,8 @@ impl RdEngine {
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.endpoint.poll_timeout()
+        let of_connection = self.connection.as_ref().and_then(Connection::poll_timeout);
+        earliest([self.endpoint.poll_timeout(), of_connection])
     }
 
     /// Handles what is due.
@@ -517,6 +452,7 @@ impl RdEngine {
         completions: &mut impl CompletionSink,
     ) {
         self.endpoint.handle_timeout(now);
+        self.give_up(now, tables, completions);
         self.handle_events(now, tables, completions);
     }
 
@@ -530,6 +466,9 @@ impl RdEngine {
     /// Work requests that have not completed, but for those that wait in SQD.
     #[must_use]
     pub fn outstanding(&self) -> usize {
+        if self.connection.as_ref().is_some_and(|it| !it.is_up()) {
+            return 0;
+        }
         self.outbound.len()
     }
 
@@ -540,6 +479,10 @@ impl RdEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
+        if let Some(connection) = &mut self.connection {
+            connection.end();
+            self.endpoint.stop_accepting();
+        }
         self.endpoint.close_all(now);
         self.handle_events(now, tables, completions);
         self.outbound.flush(completions);
@@ -586,7 +529,7 @@ const fn drop_reason(dropped: Dropped) -> DropReason {
         Dropped::Malformed(Malformed::FirstOctet(_)) => DropReason::UnknownFormat,
         Dropped::Malformed(Malformed::Version(_)) => DropReason::BadVersion,
         Dropped::Malformed(_) => DropReason::Malformed,
-        Dropped::Late(_) | Dropped::Restarted => DropReason::Late,
+        Dropped::Late(_) | Dropped::Restarted | Dropped::OtherLife(_) => DropReason::Late,
         Dropped::NotValidated => DropReason::BadCookie,
         Dropped::UnknownAssociation(_) | Dropped::WrongEpoch(_) | Dropped::NoHello => {
             DropReason::WrongPeer

@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use super::config::RdQpConfig;
 use super::segment::{Answer, refuse};
 use super::wqe::{RdSendWqe, check, cut, header_of};
-use crate::connected::{RcWork, terminated};
+use crate::connected::{MemoryWork, RcWork, terminated};
 use crate::cq_ring::CompletionSink;
 use crate::mr::{MrTable, StreamId};
 use crate::recv_queue::Tables;
@@ -104,6 +104,14 @@ impl Posted {
             RcWork::Read { .. } | RcWork::Atomic { .. }
         )
     }
+
+    /// A key that segments need which may leave again is invalidated behind them.
+    const fn waits_for_all(&self) -> bool {
+        matches!(
+            self.wqe.send.work,
+            RcWork::Memory(MemoryWork::LocalInvalidate { .. })
+        )
+    }
 }
 
 /// A peer with work requests, or whose datagrams came to a certain address.
@@ -134,6 +142,14 @@ pub(super) struct Outbound {
     broken: Option<(Peer, u64, WcStatus)>,
     /// No work request begins (SQD).
     holds: bool,
+    /// Requests outstanding at most.
+    ord: usize,
+    /// The failure of a message ends the QP, and work on local keys is possible.
+    is_connected: bool,
+    /// A work request failed, so that none begins any more.
+    stops: bool,
+    /// It completed, all before it without an error.
+    failed: bool,
 }
 
 impl Outbound {
@@ -148,11 +164,56 @@ impl Outbound {
             answered: Vec::new(),
             broken: None,
             holds: false,
+            ord: ORD,
+            is_connected: config.rd.connection.is_some(),
+            stops: false,
+            failed: false,
         }
     }
 
     pub(super) fn accept(&mut self, wqe: RdSendWqe) {
         self.fresh.push_back(wqe);
+    }
+
+    /// Limits the Reads and atomics outstanding.
+    pub(super) fn set_ord(&mut self, ord: usize) {
+        self.ord = ord.clamp(1, ORD);
+    }
+
+    /// Whether a work request of an RC QP completed with an error, all before it without.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Whether something is posted that has not completed.
+    pub(super) fn has_any(&self) -> bool {
+        !(self.fresh.is_empty() && self.posted.is_empty())
+    }
+
+    /// Ends all that is posted: the first that has no outcome yet with `status`, the others are flushed.
+    pub(super) fn fail_all(&mut self, status: WcStatus, completions: &mut impl CompletionSink) {
+        let mut tokens: Vec<u64> = self.posted.keys().copied().collect();
+        tokens.sort_unstable();
+        let mut next = Some(Outcome::Failed(status)).filter(|_| !self.failed);
+        for token in tokens {
+            if let Some(posted) = self.posted.get_mut(&token) {
+                let outcome = match (posted.outcome, next) {
+                    (Some(Outcome::Unsent(of_its_own) | Outcome::Failed(of_its_own)), Some(_)) => {
+                        Outcome::Failed(of_its_own)
+                    }
+                    (_, Some(outcome)) => outcome,
+                    (_, None) => Outcome::Failed(WcStatus::Flushed),
+                };
+                posted.outcome = Some(outcome);
+                next = None;
+            }
+        }
+        if let (Some(outcome), Some(wqe)) = (next, self.fresh.pop_front()) {
+            let qpn = self.stream.qpn;
+            wqe.send.complete(qpn, outcome.status(), completions);
+        }
+        self.failed = true;
+        self.flush(completions);
     }
 
     /// Lets no work request begin, or all again.
@@ -253,15 +314,28 @@ impl Outbound {
         {
             let outstanding = to.requests.len();
             let waits = posted.wqe.send.fence && outstanding > 0
-                || posted.is_request() && outstanding >= ORD;
-            if waits {
+                || posted.is_request() && outstanding >= self.ord
+                || posted.waits_for_all() && to.tokens.front() != Some(&token);
+            if waits || self.stops {
                 return;
             }
             to.held.pop_front();
+            if let RcWork::Memory(work) = posted.wqe.send.work {
+                let outcome = match work.carry_out(tables.mrs, self.stream) {
+                    Ok(()) => Outcome::Placed,
+                    Err(_) => Outcome::Failed(WcStatus::MwBind),
+                };
+                self.end(peer, token, outcome, completions);
+                continue;
+            }
             let write = posted.is_request();
             let protected = check(tables.mrs, self.stream.pd, &posted.wqe.send.data, write);
             if protected.is_err() {
-                let outcome = Outcome::Unsent(WcStatus::LocalProtection);
+                let outcome = if self.is_connected {
+                    Outcome::Failed(WcStatus::LocalProtection)
+                } else {
+                    Outcome::Unsent(WcStatus::LocalProtection)
+                };
                 self.end(peer, token, outcome, completions);
                 continue;
             }
@@ -450,6 +524,7 @@ impl Outbound {
         if let Some(posted) = self.posted.get_mut(&token) {
             posted.outcome.get_or_insert(outcome);
         }
+        self.stops |= self.is_connected && outcome != Outcome::Placed;
         let Some(to) = self.peers.get_mut(&peer) else {
             return;
         };
@@ -469,6 +544,11 @@ impl Outbound {
                 send.complete(self.stream.qpn, status, completions);
             }
             to.tokens.pop_front();
+        }
+        self.failed |= failed && self.is_connected;
+        // One that waits for those before it may begin.
+        if self.is_connected && !to.held.is_empty() && !self.answered.contains(&peer) {
+            self.answered.push(peer);
         }
     }
 

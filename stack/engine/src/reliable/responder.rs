@@ -80,6 +80,10 @@ pub(super) struct Responder {
     next: u64,
     /// Peer of a response whose memory is gone.
     broken: Option<Peer>,
+    /// Message of a request that could not be carried out in its turn.
+    refused: Option<u32>,
+    /// Rights that peers have not.
+    denied: Access,
 }
 
 impl Responder {
@@ -92,6 +96,8 @@ impl Responder {
             responses: FxHashMap::default(),
             next: RESPONSE,
             broken: None,
+            refused: None,
+            denied: config.denied,
         }
     }
 
@@ -136,6 +142,9 @@ impl Responder {
         };
         let found = mrs.remote_of(self.stream, peer, span, right);
         let found = found.map_err(StreamError::Source)?;
+        if self.denied.contains(right) {
+            return Err(StreamError::Source(TaggedError::Access));
+        }
         let aligned = span.start.get().is_multiple_of(atomic::OPERAND_LEN.into());
         if matches!(request, Request::Atomic(_)) && !aligned {
             return Err(StreamError::Misaligned(span.start));
@@ -184,7 +193,10 @@ impl Responder {
                 }
                 endpoint.post(now, peer, datagram, post);
             }
-            Err(error) => endpoint.refuse(now, peer, message, segment::control_of(error)),
+            Err(error) => {
+                self.refused = Some(message);
+                endpoint.refuse(now, peer, message, segment::control_of(error));
+            }
         }
         true
     }
@@ -312,6 +324,15 @@ impl Responder {
     /// The peer of a response that could not be written, because its memory is not registered any more.
     pub(super) fn take_broken(&mut self) -> Option<Peer> {
         self.broken.take()
+    }
+
+    /// Message of a request that was refused in its turn.
+    pub(super) fn take_refused(&mut self) -> Option<u32> {
+        self.refused.take()
+    }
+
+    pub(super) const fn deny(&mut self, denied: Access) {
+        self.denied = denied;
     }
 
     /// A response ended.

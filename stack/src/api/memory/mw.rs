@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dgiwarp_memory::Region;
 
-use crate::{Access, Error, Mr, MwType, Pd, PostFailure, RcQp, Sge};
+use crate::{Access, Error, Mr, MwType, Pd, PostFailure, RcQp, RcRdQp, Sge};
 use dgiwarp_engine::connected::{MemoryWork, RcData, RcSendWqe, RcWork};
 use dgiwarp_engine::mr::{Bind, Keys, increment};
 use dgiwarp_engine::recv_queue::SgeList;
@@ -150,33 +150,68 @@ impl RcQp {
     fn rebind(
         &self,
         mw: &Mw,
-        (lkey, addr, length, access): (u32, u64, u64, Access),
+        to: (u32, u64, u64, Access),
         zero_based: bool,
-        (wr_id, signaled): (u64, bool),
+        completion: (u64, bool),
     ) -> Result<u32, PostFailure> {
-        mw.rebind(|rkey| {
-            let work = MemoryWork::BindMw(Bind {
-                kind: MwType::One,
-                rkey,
-                lkey,
-                addr,
-                length,
-                access,
-                zero_based,
-            });
-            let wqe = RcSendWqe {
-                wr_id,
-                work: RcWork::Memory(work),
-                data: RcData::Sges(SgeList::new()),
-                length: 0,
-                signaled,
-                solicited: false,
-                fence: false,
-                remote_srqn: 0,
-            };
-            self.shared.post(std::iter::once(Ok(wqe)))
+        let post = |wqe| self.shared.post(std::iter::once(Ok(wqe)));
+        rebind(mw, to, zero_based, completion, post)
+    }
+}
+
+/// Windows of type 1 on reliable datagrams.
+impl RcRdQp {
+    /// Binds a window of type 1, as [`RcQp::bind_mw`].
+    ///
+    /// # Errors
+    /// [`PostFailure`], as [`post_send`](Self::post_send); the window keeps its key.
+    pub fn bind_mw(&self, mw: &Mw, bind: &MwBind<'_>) -> Result<u32, PostFailure> {
+        let to = (bind.mr.lkey(), bind.addr, bind.length, bind.access);
+        let completion = (bind.wr_id, bind.signaled);
+        rebind(mw, to, bind.zero_based, completion, |wqe| {
+            self.post_work(wqe)
         })
     }
+
+    /// Closes a window of type 1, as [`RcQp::unbind_mw`].
+    ///
+    /// # Errors
+    /// As [`bind_mw`](Self::bind_mw).
+    pub fn unbind_mw(&self, mw: &Mw, wr_id: u64, signaled: bool) -> Result<u32, PostFailure> {
+        let to = (0, 0, 0, Access::empty());
+        rebind(mw, to, false, (wr_id, signaled), |wqe| self.post_work(wqe))
+    }
+}
+
+/// Posts the binding of a window of type 1.
+fn rebind(
+    mw: &Mw,
+    (lkey, addr, length, access): (u32, u64, u64, Access),
+    zero_based: bool,
+    (wr_id, signaled): (u64, bool),
+    post: impl FnOnce(RcSendWqe) -> Result<(), PostFailure>,
+) -> Result<u32, PostFailure> {
+    mw.rebind(|rkey| {
+        let work = MemoryWork::BindMw(Bind {
+            kind: MwType::One,
+            rkey,
+            lkey,
+            addr,
+            length,
+            access,
+            zero_based,
+        });
+        post(RcSendWqe {
+            wr_id,
+            work: RcWork::Memory(work),
+            data: RcData::Sges(SgeList::new()),
+            length: 0,
+            signaled,
+            solicited: false,
+            fence: false,
+            remote_srqn: 0,
+        })
+    })
 }
 
 /// A region that work requests register (fast registration, `ib_alloc_mr` of the kernel's verbs). It is made once, given memory with

@@ -1,5 +1,6 @@
 //! A reliable datagram QP: its engine with its ports, shared by posting and polling threads.
 
+mod connection;
 mod transmit_sink;
 
 use std::io;
@@ -63,6 +64,8 @@ pub(crate) struct RdInner {
     /// Paths back to requesters.
     path_cache: PathCache,
     cork: Cork,
+    /// The end of an RC QP's connection was taken note of.
+    ended: bool,
 }
 
 /// State beside the lock.
@@ -71,6 +74,8 @@ pub(crate) struct Unlocked {
     /// Peers wait for receives to be posted.
     peers_wait: AtomicBool,
     meetings: Meetings,
+    /// Error state of an RC QP; `None` for others, which outlive errors.
+    over: Option<AtomicBool>,
 }
 
 /// A reliable datagram QP, shared by its handle, its completion queues and the background thread.
@@ -113,6 +118,11 @@ impl QpState for RdInner {
     fn set_sq_drain(qp: &RdShared, inner: &mut Self, drain: SqDrain) {
         inner.engine.set_sq_drain(drain, &mut qp.completions());
         qp.work(inner);
+    }
+
+    #[inline]
+    fn over(unlocked: &Unlocked) -> Option<&AtomicBool> {
+        unlocked.over.as_ref()
     }
 
     fn counters(&self) -> QpCounters {
@@ -169,11 +179,16 @@ impl RdShared {
             waiter: None,
             path_cache: PathCache::default(),
             cork: parts.cork(),
+            ended: false,
         };
         // Silence alone ends an association.
         let reports = inner.ports.main().report_errors(false);
         reports.map_err(Error::system("cannot set up a socket"))?;
-        let this = Self::new(parts, inner, Unlocked::default(), true)?;
+        let unlocked = Unlocked {
+            over: inner.engine.is_connection().then(AtomicBool::default),
+            ..Unlocked::default()
+        };
+        let this = Self::new(parts, inner, unlocked, true)?;
         if this.recv_queue.is_shared() {
             let waiter: WeakWaiter = Arc::<Self>::downgrade(&this);
             this.run(|inner| inner.waiter = Some(waiter));
@@ -249,6 +264,7 @@ impl RdShared {
             &mut self.completions(),
         );
         let connect = sink.connect;
+        self.note_end(&inner.engine, &mut inner.ended);
         if let Some(instruments) = instruments {
             instruments.warn_of_failure();
         }
@@ -410,12 +426,14 @@ impl RdShared {
             });
         }
         engine.handle_timeout(now, self.tables(), &mut self.completions());
+        self.note_end(engine, &mut inner.ended);
     }
 
     /// Resets the QP: posted work requests are discarded without completions. Associations with peers are closed.
     pub(crate) fn reset(&self, epoch: u32, key: [u64; 2]) {
         self.renew(|inner| {
             inner.engine.reset(clock::now(), epoch, key, self.tables());
+            self.forget_end(inner);
             self.transmit_some(inner, usize::MAX);
             self.forget_peer_ports(inner);
             self.note_deadline(inner);

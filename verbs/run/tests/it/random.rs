@@ -12,7 +12,7 @@ use crate::common::RUN;
 use crate::common::each::{compiled, gids, prints_ok};
 
 /// Settings of both ends. As an RNIC, a device keeps to the RFCs where the program expects what InfiniBand has, unless it is set otherwise.
-const WAYS: [&[(&str, &str)]; 5] = [
+const WAYS: [&[(&str, &str)]; 6] = [
     &[("DGIWARP_SAME_HOST", "off")],
     &[
         ("DGIWARP_SAME_HOST", "ring"),
@@ -29,6 +29,7 @@ const WAYS: [&[(&str, &str)]; 5] = [
         ("DGIWARP_COMPLETION", "placed"),
         ("DGIWARP_NO_RECEIVE", "wait"),
     ],
+    &[("DGIWARP_RC", "rd"), ("DGIWARP_SAME_HOST", "off")],
 ];
 
 fn run(program: &Path, index: usize, way: &[(&str, &str)], first: u64, count: u64) {

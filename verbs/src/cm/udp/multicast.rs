@@ -126,6 +126,7 @@ unsafe fn change(qp: *mut ibv_qp, group: &Group, change: Change) -> Result<(), E
         queue_pair::Transport::Uc(_)
         | queue_pair::Transport::Rd(_)
         | queue_pair::Transport::Rc(_)
+        | queue_pair::Transport::RcRd(_)
         | queue_pair::Transport::XrcTarget(_) => Err(Errno::EINVAL),
     }
 }

@@ -1,0 +1,324 @@
+//! RC QPs: one peer, and errors that end the QP (§9.1).
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_llp_udp::rd::frame::CloseReason;
+use dgiwarp_llp_udp::rd::{Cause, Event, Lives, Verdict};
+use dgiwarp_memory::Access;
+
+use super::outbound::Outcome;
+use super::{RdEngine, inbound};
+use crate::cq_ring::CompletionSink;
+use crate::recv_queue::Tables;
+use crate::types::{AsyncEvent, WcStatus};
+
+/// Time from the peer's orderly end, or from the post of what needs the peer, to its failure: retries take their time.
+const RETRIES_TAKE: Duration = Duration::from_secs(1);
+
+/// State of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Up,
+    /// The peer ended it in order. What needs the peer fails then.
+    PeerLeft(Option<Instant>),
+    Over,
+}
+
+/// The one peer of an RC QP.
+#[derive(Debug)]
+pub(super) struct Connection {
+    qpn: u32,
+    peer: Option<Peer>,
+    state: State,
+    /// Message of the peer's that failed here: nothing behind it is taken.
+    refused: Option<u32>,
+    /// The next segment of the peer raises [`AsyncEvent::CommunicationEstablished`].
+    awaits_first: bool,
+    /// A response of ours failed at the peer.
+    broken: bool,
+}
+
+impl Connection {
+    pub(super) fn new(qpn: u16) -> Self {
+        Self {
+            qpn: qpn.into(),
+            peer: None,
+            state: State::Up,
+            refused: None,
+            awaits_first: false,
+            broken: false,
+        }
+    }
+
+    /// Whether datagrams of this address are taken.
+    pub(super) fn hears(&self, from: Peer) -> bool {
+        self.peer == Some(from)
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    /// Whether a message of the peer is behind one that failed.
+    pub(super) fn ignores(&self, message: u32) -> bool {
+        self.refused
+            .is_some_and(|refused| is_before(refused, message))
+    }
+
+    /// A message of the peer failed here.
+    pub(super) fn refuse(&mut self, message: u32) {
+        if self
+            .refused
+            .is_none_or(|refused| is_before(message, refused))
+        {
+            self.refused = Some(message);
+        }
+    }
+
+    /// Takes note of the verdict on a segment.
+    #[inline]
+    pub(super) fn note(
+        &mut self,
+        message: u32,
+        verdict: Verdict,
+        completions: &mut impl CompletionSink,
+    ) {
+        if matches!(verdict, Verdict::Failed(_)) {
+            self.refuse(message);
+        }
+        if self.awaits_first && verdict == Verdict::Placed {
+            self.awaits_first = false;
+            completions.event(AsyncEvent::CommunicationEstablished { qpn: self.qpn });
+        }
+    }
+
+    pub(super) const fn end(&mut self) {
+        self.state = State::Over;
+    }
+
+    pub(super) const fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::PeerLeft(until) => until,
+            State::Up | State::Over => None,
+        }
+    }
+}
+
+/// Serial order.
+const fn is_before(first: u32, second: u32) -> bool {
+    let distance = second.wrapping_sub(first);
+    distance != 0 && distance < 1 << 31
+}
+
+/// RC QPs; the others have any number of peers.
+impl RdEngine {
+    /// Gives the QP its peer, once, with the address of ours that datagrams leave from. Until then what arrives is dropped, and nothing may be accepted.
+    /// Returns whether it had none.
+    pub fn connect(&mut self, peer: Peer, from: Option<IpAddr>) -> bool {
+        let Some(connection) = &mut self.connection else {
+            return false;
+        };
+        if connection.peer.is_some() || !connection.is_up() {
+            return false;
+        }
+        connection.peer = Some(peer);
+        self.outbound.note_address(peer, from);
+        true
+    }
+
+    /// Sets the PSNs, as far as they are known.
+    pub const fn set_lives(&mut self, lives: Lives) {
+        self.endpoint.set_lives(lives);
+    }
+
+    /// Sets the Reads and atomics outstanding at most.
+    pub fn set_ord(&mut self, ord: u16) {
+        self.outbound.set_ord(ord.into());
+    }
+
+    /// Sets the silence of the peer that ends the connection.
+    pub const fn set_unreachable(&mut self, unreachable: Duration) {
+        self.config.rd.unreachable = unreachable;
+        self.endpoint.set_unreachable(unreachable);
+    }
+
+    /// Sets the delay after which a peer may send again what found no receive.
+    pub const fn set_rnr_delay(&mut self, delay: Duration) {
+        self.config.rd.rnr_delay = delay;
+        self.endpoint.set_rnr_delay(delay);
+    }
+
+    /// Sets the rights that the peer has not, whatever its keys grant.
+    pub const fn deny(&mut self, denied: Access) {
+        self.config.denied = denied;
+        self.inbound.deny(denied);
+        self.responder.deny(denied);
+    }
+
+    /// Whether the next segment of the peer raises [`AsyncEvent::CommunicationEstablished`], once.
+    pub const fn await_first_message(&mut self, awaits: bool) {
+        if let Some(connection) = &mut self.connection {
+            connection.awaits_first = awaits;
+        }
+    }
+
+    /// Whether the QP is an RC QP.
+    #[must_use]
+    pub const fn is_connection(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Whether the QP is in error: its connection is over.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.connection
+            .as_ref()
+            .is_some_and(|it| it.state == State::Over)
+    }
+
+    /// Gives the associations what was accepted. Behind the end of a connection it fails.
+    pub(super) fn post(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        match &mut self.connection {
+            Some(Connection {
+                state: State::Over, ..
+            }) => self.outbound.flush(completions),
+            Some(Connection {
+                state: State::PeerLeft(until),
+                ..
+            }) => {
+                if until.is_none() && self.outbound.has_any() {
+                    *until = Some(now + RETRIES_TAKE);
+                }
+            }
+            Some(Connection {
+                state: State::Up, ..
+            })
+            | None => {
+                self.outbound
+                    .post(now, tables, &mut self.endpoint, completions);
+                self.settle_connection(now, tables, completions);
+            }
+        }
+    }
+
+    /// A message failed at the peer, or for a reason that all messages have, which the end of the association reports.
+    pub(super) fn message_failed(
+        &mut self,
+        peer: Peer,
+        token: u64,
+        cause: Cause,
+        completions: &mut impl CompletionSink,
+    ) {
+        if matches!(cause, Cause::Remote(_) | Cause::RnrRetries) {
+            self.outbound
+                .end(peer, token, Outcome::of(cause), completions);
+        }
+    }
+
+    /// A response of ours failed at the peer: the work request there will not end otherwise.
+    pub(super) const fn response_ended(&mut self, event: &Event) {
+        if let Some(connection) = &mut self.connection
+            && let Event::Failed {
+                cause: Cause::Remote(_) | Cause::RnrRetries,
+                ..
+            } = event
+        {
+            connection.broken = true;
+        }
+    }
+
+    /// The association ended.
+    pub(super) fn connection_ended(
+        &mut self,
+        now: Instant,
+        (peer, cause): (Peer, Cause),
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.endpoint.stop_accepting();
+        self.inbound.forget(peer, tables.recv_queue);
+        self.responder.forget(peer);
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        if connection.state != State::Up {
+            return;
+        }
+        let status = match cause {
+            Cause::Closed(CloseReason::Done | CloseReason::Other(_)) => {
+                connection.state = State::PeerLeft(None);
+                return;
+            }
+            Cause::Unreachable | Cause::Restarted | Cause::Closed(CloseReason::Unknown) => {
+                WcStatus::RetryExceeded
+            }
+            Cause::Violation => WcStatus::BadResponse,
+            Cause::Closed(CloseReason::Failed | CloseReason::Violation)
+            | Cause::Flushed
+            | Cause::RnrRetries
+            | Cause::Remote(_) => WcStatus::Flushed,
+        };
+        self.end_connection(now, status, tables, completions);
+    }
+
+    /// Ends the connection for a work request that failed.
+    pub(super) fn settle_connection(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        let Some(connection) = &self.connection else {
+            return;
+        };
+        let fails = connection.broken || self.outbound.has_failed();
+        if fails && connection.state != State::Over {
+            self.end_connection(now, WcStatus::Flushed, tables, completions);
+        }
+    }
+
+    /// What needs a peer that left fails now.
+    pub(super) fn give_up(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        let due = self.connection.as_ref().and_then(Connection::poll_timeout);
+        if due.is_some_and(|due| due <= now) {
+            self.end_connection(now, WcStatus::RetryExceeded, tables, completions);
+        }
+    }
+
+    /// The QP is in error: the first work request that has no outcome ends with `status`, all else is flushed.
+    fn end_connection(
+        &mut self,
+        now: Instant,
+        status: WcStatus,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        connection.state = State::Over;
+        self.endpoint.stop_accepting();
+        self.sq_drain.abandon();
+        if let Some(peer) = connection.peer {
+            self.endpoint.fail(now, peer);
+            self.inbound.forget(peer, tables.recv_queue);
+            self.responder.forget(peer);
+        }
+        self.outbound.fail_all(status, completions);
+        for wqe in tables.recv_queue.drain() {
+            completions.received(inbound::flushed(&wqe, self.config.qpn));
+        }
+    }
+}

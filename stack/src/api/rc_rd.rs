@@ -1,0 +1,293 @@
+//! RC queue pairs on reliable datagrams.
+//!
+//! An RC queue pair of this kind is a reliable datagram queue pair with one peer and the errors of RC: the first ends the queue pair
+//! (`rfc-notes/reliable-datagrams.md` §9.1).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_llp_udp::rd::Lives;
+use parking_lot::RwLock;
+
+use crate::api::qp::rc::wqe;
+use crate::{
+    Access, AddressHandle, Error, Pd, PostError, PostFailure, QpAttr, QpCounters, RcSendWr, RdQp,
+    RdQpAttr, RecvWr, RnrLimits,
+};
+use dgiwarp_engine::connected::RcSendWqe;
+use dgiwarp_engine::reliable::RdSendWqe;
+use dgiwarp_engine::types::Route;
+
+/// Delay of a peer after RNR, unless the program sets one.
+const RNR_DELAY: Duration = Duration::from_millis(1);
+/// Silence of a peer that a program with unlimited retries endures: no clock reaches it.
+const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+
+/// Why an RC queue pair on reliable datagrams has not got this peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RcRdConnectError {
+    /// It has a peer, which is fixed.
+    #[error("the queue pair has a peer")]
+    Connected,
+    /// The address is not that of one host.
+    #[error("the peer's address names no single host")]
+    NotUnicast,
+    /// The peer's address and the queue pair's socket are not of one kind.
+    #[error("the peer cannot be reached from this queue pair's address")]
+    AddressFamily,
+}
+
+/// The peer with its path.
+#[derive(Debug)]
+struct Connected {
+    route: Route,
+    peer: Peer,
+    rq_psn: u32,
+}
+
+/// An RC queue pair on reliable datagrams. Its QPN is the UDP port of its socket; the programs exchange QPNs, addresses and PSNs as for
+/// [paired](crate::RcQpAttr::paired) RC queue pairs over TCP, and [`connect`](Self::connect) and [`start`](Self::start) take those of the peer.
+///
+/// Work requests complete in the order of their posts. The first that fails ends the queue pair: it has its cause, all others and all
+/// posted receives end with `Flushed`, and so do those of the peer. Dropping it destroys it, as with an [`RdQp`].
+#[derive(Debug)]
+pub struct RcRdQp {
+    qp: RdQp,
+    connected: RwLock<Option<Connected>>,
+}
+
+impl RcRdQp {
+    fn create(pd: &Pd, attr: &QpAttr<'_>) -> Result<Self, Error> {
+        let attr = RdQpAttr::new(attr.clone());
+        Ok(Self {
+            qp: RdQp::create(pd, &attr, Some(Lives::default()))?,
+            connected: RwLock::new(None),
+        })
+    }
+
+    /// The QPN: the UDP port.
+    #[must_use]
+    pub fn qpn(&self) -> u16 {
+        self.qp.qpn()
+    }
+
+    /// Gives the queue pair its peer, once: a host, at the address that the peer sends from, the peer's QPN, and the PSN that the peer
+    /// [starts](Self::start) with (`ibv_modify_qp(3)` to ready-to-receive). From now on the peer's messages are received. Nothing is exchanged with the peer.
+    ///
+    /// # Errors
+    /// [`RcRdConnectError`].
+    pub fn connect(
+        &self,
+        ah: &AddressHandle,
+        qpn: u16,
+        rq_psn: u32,
+    ) -> Result<(), RcRdConnectError> {
+        if ah.is_group() || ah.destination().is_unspecified() {
+            return Err(RcRdConnectError::NotUnicast);
+        }
+        let peer = self.qp.peer(ah, qpn);
+        let peer = peer.map_err(|_| RcRdConnectError::AddressFamily)?;
+        let local = ah.source().unwrap_or_else(|| ah.route_source());
+        let lives = Lives {
+            own: 0,
+            peer: rq_psn,
+        };
+        let is_first = self.qp.shared.run(|inner| {
+            let is_first = inner.engine.connect(peer, Some(local));
+            if is_first {
+                inner.engine.set_lives(lives);
+            }
+            is_first
+        });
+        if !is_first {
+            return Err(RcRdConnectError::Connected);
+        }
+        let route = ah.route().clone();
+        *self.connected.write() = Some(Connected {
+            route,
+            peer,
+            rq_psn,
+        });
+        Ok(())
+    }
+
+    /// The peer's address and QPN, once there is one.
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.connected.read().as_ref()?.peer.socket_addr()
+    }
+
+    /// Sets what holds for work requests from now on (`ibv_modify_qp(3)` to ready-to-send): the PSN that the peer was given for this one, the Reads and
+    /// atomics outstanding at most, of which there are 16, and the silence of the peer that ends the queue pair; `None` for none.
+    pub fn start(&self, sq_psn: u32, ord: u16, patience: Option<Duration>) {
+        let peer = self.connected.read().as_ref().map_or(0, |it| it.rq_psn);
+        self.qp.shared.run(|inner| {
+            inner.engine.set_lives(Lives { own: sq_psn, peer });
+            inner.engine.set_ord(ord);
+            inner.engine.set_unreachable(patience.unwrap_or(FOR_EVER));
+        });
+    }
+
+    /// Sets the rights that the peer has with keys that grant them, as [`RcQp::allow`](crate::RcQp::allow).
+    pub fn allow(&self, access: Access) {
+        let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        self.qp.shared.run(|inner| inner.engine.deny(all - access));
+    }
+
+    /// Sets the limits of messages that find no posted receive (`rnr_retry` and `min_rnr_timer` of `ibv_modify_qp(3)`). The peer's own retries count for its messages.
+    pub fn limit_rnr(&self, limits: RnrLimits) {
+        self.qp.set_rnr_retries(limits.retries.map(u32::from));
+        let delay = limits.timer.unwrap_or(RNR_DELAY);
+        self.qp
+            .shared
+            .run(|inner| inner.engine.set_rnr_delay(delay));
+    }
+
+    /// Whether a message of the peer raises [`AsyncEvent::CommunicationEstablished`](crate::AsyncEvent::CommunicationEstablished), once, as
+    /// [`RcQp::await_first_message`](crate::RcQp::await_first_message).
+    pub fn await_first_message(&self, awaits: bool) {
+        self.qp
+            .shared
+            .run(|inner| inner.engine.await_first_message(awaits));
+    }
+
+    /// Posts send work requests, in order, as [`RcQp::post_send`](crate::RcQp::post_send).
+    ///
+    /// # Errors
+    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one: [`PostError::State`] without a peer.
+    pub fn post_send(&self, wrs: &[RcSendWr<'_>]) -> Result<(), PostFailure> {
+        let connected = self.connected.read();
+        let Some(connected) = &*connected else {
+            return Err(PostFailure {
+                accepted: 0,
+                source: PostError::State,
+            });
+        };
+        let wqes = wrs.iter().map(|wr| self.wqe(connected, wr));
+        self.qp.shared.post(wqes)
+    }
+
+    /// Posts all of the work requests, in order, or none of them, as [`RcQp::post_send_all`](crate::RcQp::post_send_all).
+    ///
+    /// # Errors
+    /// [`PostError`] of the first that cannot be accepted: [`PostError::State`] without a peer.
+    pub fn post_send_all<'a>(
+        &self,
+        wrs: impl ExactSizeIterator<Item = Result<RcSendWr<'a>, PostError>> + Clone,
+    ) -> Result<(), PostError> {
+        let connected = self.connected.read();
+        let connected = connected.as_ref().ok_or(PostError::State)?;
+        let wqes = wrs.map(|wr| self.wqe(connected, &wr?));
+        self.qp.shared.post_all(wqes)
+    }
+
+    fn wqe(&self, connected: &Connected, wr: &RcSendWr<'_>) -> Result<RdSendWqe, PostError> {
+        Ok(connected.wqe(wqe(wr, self.qp.max_sge)?))
+    }
+
+    /// Posts one work request that is made already.
+    pub(crate) fn post_work(&self, send: RcSendWqe) -> Result<(), PostFailure> {
+        let connected = self.connected.read();
+        let wqe = connected.as_ref().map(|it| it.wqe(send));
+        let wqe = wqe.ok_or(PostError::State);
+        self.qp.shared.post(std::iter::once(wqe))
+    }
+
+    /// Posts receives, in order (`ibv_post_recv(3)`). Receives behind the end of the queue pair complete with `Flushed`.
+    ///
+    /// # Errors
+    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
+    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        let posted = self.qp.post_recv(wrs);
+        if self.is_over() {
+            self.flush();
+        }
+        posted
+    }
+
+    /// Ends the queue pair, and flushes everything posted (`ibv_modify_qp(3)` to the error state), as the peer learns. Receives that are posted later are flushed, too.
+    pub fn flush(&self) {
+        self.qp.flush();
+    }
+
+    /// Drops datagrams that arrive from now on, until [`start_receiving`](Self::start_receiving); the peer sends again what was dropped. A new queue pair receives.
+    pub fn stop_receiving(&self) {
+        self.qp.stop_receiving();
+    }
+
+    /// Handles datagrams that arrive from now on.
+    pub fn start_receiving(&self) {
+        self.qp.start_receiving();
+    }
+
+    /// Drains the send queue (`ibv_modify_qp(3)` to SQD), as [`RdQp::drain_sends`].
+    pub fn drain_sends(&self, notify: bool) {
+        self.qp.drain_sends(notify);
+    }
+
+    /// Ends a drain: work requests begin again.
+    pub fn resume_sends(&self) {
+        self.qp.resume_sends();
+    }
+
+    /// Whether work requests are not complete that had begun when the drain began.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.qp.is_draining()
+    }
+
+    /// Resets the queue pair to one without a peer (`ibv_modify_qp(3)` to reset): posted work requests are discarded without completions, and completions that
+    /// were not polled are gone. It keeps its QPN.
+    pub fn reset(&self) {
+        *self.connected.write() = None;
+        self.qp.reset();
+        self.close_windows();
+    }
+
+    /// Whether the queue pair is in error: a work request failed, or the peer did, or completions were lost.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.qp.shared.is_over() || self.qp.has_failed()
+    }
+
+    /// Counters of the queue pair, as of [`RdQp::counters`].
+    #[must_use]
+    pub fn counters(&self) -> QpCounters {
+        self.qp.counters()
+    }
+
+    fn close_windows(&self) {
+        let mrs = &self.qp.pd().rnic.shared.mrs;
+        mrs.close_windows_of(self.qpn().into());
+    }
+}
+
+impl Connected {
+    fn wqe(&self, send: RcSendWqe) -> RdSendWqe {
+        RdSendWqe {
+            send,
+            peer: self.peer,
+            route: self.route.clone(),
+            qkey: 0,
+        }
+    }
+}
+
+impl Drop for RcRdQp {
+    fn drop(&mut self) {
+        self.close_windows();
+    }
+}
+
+/// RC queue pairs on reliable datagrams, of a protection domain.
+impl Pd {
+    /// Makes an RC queue pair on reliable datagrams.
+    ///
+    /// # Errors
+    /// As [`create_rd_qp`](Self::create_rd_qp).
+    pub fn create_rc_rd_qp(&self, attr: &QpAttr<'_>) -> Result<RcRdQp, Error> {
+        RcRdQp::create(self, attr)
+    }
+}
