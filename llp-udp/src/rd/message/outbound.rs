@@ -42,6 +42,8 @@ pub(in crate::rd) struct Departure {
 #[derive(Debug)]
 struct Message {
     post: Post,
+    /// Stream, or of an RC queue pair the messages with a receive that began before.
+    stream: u16,
     after: u16,
     /// Segments that were sent at least once.
     begun: u32,
@@ -251,6 +253,11 @@ impl Outbound {
             let Some(post) = self.waiting.pop_front() else {
                 break;
             };
+            let stream = if self.in_turn {
+                (self.receives & u32::from(u16::MAX)) as u16
+            } else {
+                post.stream.unwrap_or(0)
+            };
             if post.receive {
                 self.receives = self.receives.wrapping_add(1);
                 self.open_receives += 1;
@@ -260,6 +267,7 @@ impl Outbound {
             let after = post.stream.map_or(0, |stream| self.follow(stream, number));
             self.messages.push_back(Some(Message {
                 post,
+                stream,
                 after,
                 begun: 0,
                 acked: 0,
@@ -488,7 +496,7 @@ impl Message {
                 number,
                 message: segment.message,
                 index: segment.index,
-                stream: self.post.stream.unwrap_or(0),
+                stream: self.stream,
                 after: self.after,
             },
             token: self.post.token,

@@ -243,6 +243,7 @@ impl RdEngine {
         completions: &mut impl CompletionSink,
     ) {
         self.endpoint.stop_accepting();
+        self.inbound.end_failed(peer, completions);
         self.inbound.forget(peer, tables.recv_queue);
         self.responder.forget(peer);
         let Some(connection) = &mut self.connection else {
@@ -313,6 +314,7 @@ impl RdEngine {
         self.sq_drain.abandon();
         if let Some(peer) = connection.peer {
             self.endpoint.fail(now, peer);
+            self.inbound.end_failed(peer, completions);
             self.inbound.forget(peer, tables.recv_queue);
             self.responder.forget(peer);
         }

@@ -16,6 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::config::RdQpConfig;
 use super::segment::{Part, refuse};
+use super::turns::Turns;
 use crate::cq_ring::CompletionSink;
 use crate::mr::{MrTable, StreamId};
 use crate::recv_queue::{RecvQueue, RecvWqe, Tables};
@@ -42,6 +43,10 @@ struct Arriving {
     invalidate: Option<STag>,
     solicited: bool,
     to: Option<IpAddr>,
+    /// Number of the message among those of an RC QP that take receives.
+    turn: u16,
+    /// It failed; the receive of an RC QP ends behind those before it.
+    failed: Option<WcStatus>,
 }
 
 impl Arriving {
@@ -57,6 +62,8 @@ impl Arriving {
             invalidate: None,
             solicited: false,
             to,
+            turn: 0,
+            failed: None,
         }
     }
 
@@ -136,6 +143,8 @@ impl Arriving {
 #[derive(Debug, Default)]
 struct Source {
     arriving: Vec<Arriving>,
+    /// Of an RC QP.
+    turns: Turns,
     /// Receives that it was granted and did not take; the queue counts them, too.
     credit: usize,
 }
@@ -202,7 +211,9 @@ impl Inbound {
             Some(at) => at,
             None => {
                 let queue = tables.recv_queue;
-                let taken = if queue.len() <= usize::try_from(before).unwrap_or(usize::MAX) {
+                let taken = if self.is_connected {
+                    from.turns.take(header.stream, queue, completions).map(Some)
+                } else if queue.len() <= usize::try_from(before).unwrap_or(usize::MAX) {
                     None
                 } else if part.is_ok() {
                     queue.take(0, completions).ok().map(Some)
@@ -222,7 +233,10 @@ impl Inbound {
                     self.hungry.insert(peer);
                 }
                 if let Some(wqe) = taken {
-                    from.arriving.push(Arriving::new(header.message, wqe, to));
+                    from.arriving.push(Arriving {
+                        turn: header.stream,
+                        ..Arriving::new(header.message, wqe, to)
+                    });
                 }
                 from.arriving.len().saturating_sub(1)
             }
@@ -237,7 +251,6 @@ impl Inbound {
         };
         let arriving = from.arriving.get(at).map(|it| it.message) == Some(header.message);
         if arriving {
-            let arriving = from.arriving.swap_remove(at);
             let status = if error == StreamError::Untagged(UntaggedError::TooLong) {
                 WcStatus::LocalLength
             } else if error == StreamError::LocalProtection {
@@ -245,7 +258,12 @@ impl Inbound {
             } else {
                 WcStatus::RemoteOperation
             };
-            completions.received(failed(&arriving.wqe, stream.qpn, status));
+            if self.is_connected {
+                from.arriving[at].failed = Some(status);
+            } else {
+                let arriving = from.arriving.swap_remove(at);
+                completions.received(failed(&arriving.wqe, stream.qpn, status));
+            }
         }
         refuse(error)
     }
@@ -321,9 +339,41 @@ impl Inbound {
             return;
         };
         receives.redeem(from.credit);
+        if self.is_connected {
+            let arriving = from.arriving.into_iter().map(|it| (it.turn, it.wqe));
+            let mut taken: Vec<_> = arriving
+                .map(|(turn, wqe)| (from.turns.place(turn), wqe))
+                .collect();
+            let places: Vec<_> = from
+                .turns
+                .ahead()
+                .map(|turn| from.turns.place(turn))
+                .collect();
+            let ahead = from.turns.into_ahead().into_iter().map(|(_, wqe)| wqe);
+            taken.extend(places.into_iter().zip(ahead));
+            taken.sort_by_key(|(place, _)| *place);
+            for (_, wqe) in taken.into_iter().rev() {
+                receives.give_back(wqe);
+            }
+            return;
+        }
         for arriving in from.arriving.into_iter().rev() {
             receives.give_back(arriving.wqe);
         }
+    }
+
+    /// The receives of an RC QP whose messages failed end.
+    pub(super) fn end_failed(&mut self, peer: Peer, completions: &mut impl CompletionSink) {
+        let Some(from) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        let qpn = self.stream.qpn;
+        from.arriving.retain(|arriving| {
+            if let Some(status) = arriving.failed {
+                completions.received(failed(&arriving.wqe, qpn, status));
+            }
+            arriving.failed.is_none()
+        });
     }
 
     pub(super) const fn deny(&mut self, denied: Access) {

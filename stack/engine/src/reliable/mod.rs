@@ -14,6 +14,7 @@ mod segment;
 #[cfg(test)]
 mod tests;
 mod transmit;
+mod turns;
 mod wqe;
 
 use std::net::IpAddr;

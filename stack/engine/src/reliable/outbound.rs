@@ -208,7 +208,9 @@ impl Outbound {
                 next = None;
             }
         }
-        if let (Some(outcome), Some(wqe)) = (next, self.fresh.pop_front()) {
+        if let Some(outcome) = next
+            && let Some(wqe) = self.fresh.pop_front()
+        {
             let qpn = self.stream.qpn;
             wqe.send.complete(qpn, outcome.status(), completions);
         }
@@ -528,7 +530,7 @@ impl Outbound {
         let Some(to) = self.peers.get_mut(&peer) else {
             return;
         };
-        let mut failed = false;
+        let mut failed = self.failed;
         while let Some(first) = to.tokens.front() {
             let Some(outcome) = self.posted.get(first).and_then(|it| it.outcome) else {
                 break;
@@ -589,7 +591,12 @@ impl Outbound {
         tokens.sort_unstable();
         for token in tokens {
             if let Some(posted) = self.posted.remove(&token) {
-                let status = posted.outcome.map_or(WcStatus::Flushed, Outcome::status);
+                let status = match posted.outcome {
+                    // Carried out, and behind one that was not: RC has no success behind an error.
+                    None => WcStatus::Flushed,
+                    Some(Outcome::Placed) if self.is_connected => WcStatus::Flushed,
+                    Some(outcome) => outcome.status(),
+                };
                 posted.wqe.send.complete(qpn, status, completions);
             }
         }
