@@ -34,6 +34,8 @@ pub(super) struct Connection {
     state: State,
     /// Message of the peer's that failed here: nothing behind it is taken.
     refused: Option<u32>,
+    /// Message of the peer's that found no receive: nothing behind it is taken before it has one.
+    unready: Option<u32>,
     /// The next segment of the peer raises [`AsyncEvent::CommunicationEstablished`].
     awaits_first: bool,
     /// A response of ours failed at the peer.
@@ -47,6 +49,7 @@ impl Connection {
             peer: None,
             state: State::Up,
             refused: None,
+            unready: None,
             awaits_first: false,
             broken: false,
         }
@@ -67,6 +70,12 @@ impl Connection {
             .is_some_and(|refused| is_before(refused, message))
     }
 
+    /// Whether a message of the peer is behind one that waits for a receive.
+    pub(super) fn waits(&self, message: u32) -> bool {
+        self.unready
+            .is_some_and(|unready| is_before(unready, message))
+    }
+
     /// A message of the peer failed here.
     pub(super) fn refuse(&mut self, message: u32) {
         if self
@@ -85,8 +94,15 @@ impl Connection {
         verdict: Verdict,
         completions: &mut impl CompletionSink,
     ) {
-        if matches!(verdict, Verdict::Failed(_)) {
-            self.refuse(message);
+        match verdict {
+            Verdict::Failed(_) => self.refuse(message),
+            Verdict::NotReady if self.unready.is_none_or(|it| is_before(message, it)) => {
+                self.unready = Some(message);
+            }
+            Verdict::Placed | Verdict::NotReady => {}
+        }
+        if verdict != Verdict::NotReady && self.unready == Some(message) {
+            self.unready = None;
         }
         if self.awaits_first && verdict == Verdict::Placed {
             self.awaits_first = false;

@@ -255,7 +255,14 @@ impl RdEngine {
                             let source = (peer, arrival.to);
                             inbound.place(source, (header, before), part, tables, completions)
                         };
+                        let waits = connection
+                            .as_ref()
+                            .is_some_and(|it| it.waits(header.message));
                         let verdict = match segment::parse(header, segment) {
+                            // Responses pass, as the program may await them before it posts receives.
+                            Ok(Segment::Part(_) | Segment::Request(_)) if waits => {
+                                Verdict::NotReady
+                            }
                             Ok(Segment::Part(part)) => place(Ok(part)),
                             Ok(Segment::Request(request)) => {
                                 responder.take(peer, header, request, tables.mrs)

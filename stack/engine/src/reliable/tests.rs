@@ -80,6 +80,7 @@ impl End {
             qpn: number,
             pd: PD,
             qkey: QKEY,
+            denied: Access::empty(),
             rd,
         };
         let this = Self {
