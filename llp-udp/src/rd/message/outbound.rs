@@ -254,7 +254,8 @@ impl Outbound {
                 break;
             };
             let stream = if self.in_turn {
-                (self.receives & u32::from(u16::MAX)) as u16
+                let [_, _, high, low] = self.receives.to_be_bytes();
+                u16::from_be_bytes([high, low])
             } else {
                 post.stream.unwrap_or(0)
             };

@@ -1,12 +1,13 @@
 //! Ends in memory, and a network of vectors between them.
 
+mod connection;
 mod operations;
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use dgiwarp_llp_udp::rd::RdConfig;
+use dgiwarp_llp_udp::rd::{RdConfig, Scope};
 use dgiwarp_llp_udp::{Path, PathKind};
 use dgiwarp_memory::{Access, Buffer};
 use rand::SeedableRng as _;
@@ -14,6 +15,7 @@ use rand_chacha::ChaCha20Rng;
 
 use super::*;
 use crate::connected::{RcData, RcSendWqe, RcWork};
+use crate::datagram::Transmitted;
 use crate::mr::{Keys, MrTable, PdId};
 use crate::recording_sink::RecordingSink;
 use crate::recv_queue::{RecvQueue, SgeList};
@@ -71,15 +73,24 @@ struct End {
 
 impl End {
     fn new(now: Instant, number: u16, receives: u64) -> Self {
+        Self::of(now, number, receives, None)
+    }
+
+    /// An end of any number of peers, or of an RC QP.
+    fn of(now: Instant, number: u16, receives: u64, connection: Option<Lives>) -> Self {
         let memory = Buffer::zeroed(1 << 20).unwrap();
         let mrs = MrTable::new(ChaCha20Rng::seed_from_u64(number.into()));
         let keys = mrs.register(memory.region(), 0, RIGHTS, PD);
         let mut rd = RdConfig::new(now, number.into(), [number.into(), 1]);
         rd.receives = 0;
+        rd.connection = connection;
+        if connection.is_some() {
+            rd.scope = Scope::Message;
+        }
         let config = RdQpConfig {
             qpn: number,
             pd: PD,
-            qkey: QKEY,
+            qkey: connection.map_or(QKEY, |_| 0),
             denied: Access::empty(),
             rd,
         };
