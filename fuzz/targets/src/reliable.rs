@@ -207,6 +207,11 @@ impl World {
         match u.int_in_range(0..=10u8)? {
             0 => Hello {
                 retry: u.ratio(1u8, 4u8)?,
+                life: if u.ratio(1u8, 8u8)? {
+                    Some(u.int_in_range(0..=2)?)
+                } else {
+                    None
+                },
                 association: u.int_in_range(0..=3)?,
                 credit,
                 proof: u.arbitrary()?,
