@@ -194,6 +194,56 @@ fn connected() {
     run("perftest_connected", Place::Here, "", CONNECTED);
 }
 
+/// RC queue pairs on reliable datagrams, through sockets and through memory.
+#[test]
+fn connected_by_reliable_datagrams() {
+    const SOCKETS: &[(&str, &str)] = &[("DGIWARP_RC", "rd"), ("DGIWARP_SAME_HOST", "off")];
+    const MEMORY: &[(&str, &str)] = &[
+        ("DGIWARP_RC", "rd"),
+        ("DGIWARP_SAME_HOST", "ring"),
+        ("DGIWARP_SAME_HOST_AFTER", "0"),
+    ];
+    const MORE: &[Row] = &[
+        (SEND_BW, "-n 50 -q 8"),
+        (WRITE_BW, "-n 200 -b"),
+        (SEND_LAT, "-n 100 -e"),
+        (SEND_BW, "-n 50 -q 4 --use-srq"),
+    ];
+    let Some(scene) = scene("perftest_rc_rd", Place::Here) else {
+        return;
+    };
+    for (environment, more) in [(SOCKETS, MORE), (MEMORY, &[])] {
+        for row in CONNECTED.iter().chain(more) {
+            let (program, options) = alone(*row);
+            let ends = program.ends.map(|end| end.environment(environment));
+            run_row(&scene, "", (Program { ends, ..program }, options));
+        }
+    }
+    let [server, client] = SEND_BW.ends.map(|end| end.polls().environment(SOCKETS));
+    let killed = Finish::Killed(Duration::from_secs(3));
+    let ends = [server.finish(Finish::Failure), client.finish(killed)];
+    session::run_with(&scene, Family::V4, &ends, &["-n", "100000000"]);
+}
+
+/// Ends with different transports report it, both.
+#[test]
+fn transports_of_connected_queue_pairs_are_not_mixed() {
+    const RD: &[(&str, &str)] = &[("DGIWARP_RC", "rd")];
+    let Some(scene) = scene("perftest_rc_mixed", Place::Here) else {
+        return;
+    };
+    for first in [[RD, &[]], [&[], RD]] {
+        let [server, client] = SEND_BW.ends;
+        let ends = [
+            server.environment(first[0]).finish(Finish::Failure),
+            client.environment(first[1]).finish(Finish::Failure),
+        ];
+        for end in session::run_with(&scene, Family::V4, &ends, &["-n", "100"]) {
+            assert!(end.stderr.contains("DGIWARP_RC="), "{}", end.stderr);
+        }
+    }
+}
+
 /// perftest opens its domain with a file in /tmp.
 #[test]
 fn xrc() {
