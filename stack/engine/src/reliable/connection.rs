@@ -21,7 +21,7 @@ const RETRIES_TAKE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Up,
-    /// The peer ended it in order. What needs the peer fails then.
+    /// The peer ended it in order. Work requests that need the peer fail then.
     PeerLeft(Option<Instant>),
     Over,
 }
@@ -301,7 +301,7 @@ impl RdEngine {
         }
     }
 
-    /// What needs a peer that left fails now.
+    /// Work requests that need a peer that left fail, once it is time.
     pub(super) fn give_up(
         &mut self,
         now: Instant,

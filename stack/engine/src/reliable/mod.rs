@@ -9,6 +9,7 @@ mod connection;
 mod inbound;
 mod invitation;
 mod outbound;
+mod output;
 mod responder;
 mod segment;
 #[cfg(test)]
@@ -36,9 +37,9 @@ use crate::types::{AsyncEvent, QpCounters, Route, earliest};
 use connection::Connection;
 use inbound::Inbound;
 use outbound::{Outbound, Outcome};
+use output::Output;
 use responder::Responder;
 use segment::Segment;
-use transmit::Output;
 
 /// Polls in a row without input after which acknowledgements leave alone. Programs poll a queue until it is empty, and respond then.
 const EMPTY_POLLS: u32 = 4;

@@ -13,18 +13,6 @@ use crate::recv_queue::Tables;
 /// Datagrams of a train at most.
 const TRAIN: usize = 32;
 
-/// Datagrams that the network has not taken.
-#[derive(Debug, Default)]
-pub(super) struct Output {
-    /// A train: datagrams of one length, and a last one that may be shorter.
-    pub(super) octets: Vec<u8>,
-    /// Destination of the train; `None` without one.
-    pub(super) peer: Option<Peer>,
-    pub(super) train: Train,
-    /// A datagram behind the train that does not belong to it.
-    pub(super) next: Option<(Peer, Vec<u8>)>,
-}
-
 impl RdEngine {
     /// Hands datagrams to the network until none may leave, it is full, or `budget` went out.
     pub fn transmit(
