@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -45,10 +44,11 @@ pub(crate) struct Waker {
     timer: FineTimer,
 }
 
-/// Timer for sleeps that end between two milliseconds, in which `epoll_wait(2)` counts. Made when it is first needed.
+/// Timer for sleeps that end between two milliseconds, in which `epoll_wait(2)` counts. Made with the device: later its descriptor could be the one that a
+/// connection needs.
 #[derive(Debug)]
 struct FineTimer {
-    fd: OnceLock<Option<TimerFd>>,
+    fd: TimerFd,
     /// Time at which it expires, or has expired, in nanoseconds of the driver's clock.
     expires_at: AtomicU64,
 }
@@ -59,12 +59,17 @@ impl Waker {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
             let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
             epoll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+            let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+            let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
+            // Edge-triggered: nobody has to read the expirations.
+            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, TIMER);
+            epoll.add(&timer, event)?;
             Ok(Self {
                 epoll,
                 wake,
                 wakes_at: AtomicU64::new(0),
                 timer: FineTimer {
-                    fd: OnceLock::new(),
+                    fd: timer,
                     expires_at: AtomicU64::new(u64::MAX),
                 },
             })
@@ -102,19 +107,11 @@ impl Waker {
         if (now..=nanos).contains(&expires_at) {
             return;
         }
-        let timer = self.timer.fd.get_or_init(|| {
-            let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
-            let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).ok()?;
-            // Edge-triggered: nobody has to read the expirations.
-            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, TIMER);
-            self.epoll.add(&timer, event).ok()?;
-            Some(timer)
-        });
-        let Some(timer) = timer else { return };
         // Zero would disarm it.
         let left = Duration::from_nanos(nanos.saturating_sub(now).max(1));
         let expiration = Expiration::OneShot(TimeSpec::from_duration(left));
-        if timer.set(expiration, TimerSetTimeFlags::empty()).is_ok() {
+        let set = self.timer.fd.set(expiration, TimerSetTimeFlags::empty());
+        if set.is_ok() {
             self.timer.expires_at.store(nanos, Ordering::Relaxed);
         }
     }
