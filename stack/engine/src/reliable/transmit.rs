@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use dgiwarp_llp_udp::{Peer, Train};
+use dgiwarp_llp_udp::Train;
 
 use super::responder::Responder;
 use super::{DatagramSink, RdEngine};
