@@ -440,14 +440,44 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    use super::{CompletionQueue, DirectCompletion};
     use crate::driver::device::clock;
     use crate::{
         Access, Buffer, Config, MpaConfig, RcListener, RcOperation, RcQpAttr, RcSendWr, ReadDepths,
-        Rnic, WcStatus,
+        Rnic, Wc, WcStatus,
     };
 
     const LONG: Duration = Duration::from_secs(30);
     const DEPTHS: ReadDepths = ReadDepths { ird: 4, ord: 4 };
+
+    #[test]
+    fn a_completion_passes_by_the_ring_only_where_nobody_would_miss_it() {
+        let rnic = Rnic::open(Config::default()).unwrap();
+        let queue = || rnic.create_cq(4).unwrap().shared;
+        let goes_direct = |cq: &CompletionQueue| {
+            let mut direct = DirectCompletion::of(cq.id());
+            cq.push_direct(Wc::default(), &mut direct);
+            assert_ne!(direct.is_taken(), cq.has_completions());
+            direct.is_taken()
+        };
+        let cq = queue();
+        assert!(goes_direct(&cq));
+        cq.arm(false);
+        assert!(!goes_direct(&cq), "an event is due");
+        assert_eq!(cq.poll(&mut [Wc::default(); 4]).unwrap(), 1);
+        assert!(goes_direct(&cq), "the event was raised");
+        assert!(cq.push(Wc::default()));
+        let mut direct = DirectCompletion::of(cq.id());
+        cq.push_direct(Wc::default(), &mut direct);
+        assert!(!direct.is_taken(), "another completion is before it");
+        let mut elsewhere = DirectCompletion::of(queue().id());
+        let cq = queue();
+        cq.push_direct(Wc::default(), &mut elsewhere);
+        assert!(!elsewhere.is_taken(), "another queue is polled");
+        let cq = queue();
+        cq.keep_stamps().unwrap();
+        assert!(!goes_direct(&cq), "its time is kept");
+    }
 
     /// Only the queue of sends is polled, and responses come to the sockets of the other one.
     #[test]
