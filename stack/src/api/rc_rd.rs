@@ -12,8 +12,8 @@ use parking_lot::RwLock;
 
 use crate::api::qp::rc::wqe;
 use crate::{
-    Access, AddressHandle, Error, Pd, PostError, PostFailure, QpAttr, QpCounters, RcSendWr, RdQp,
-    RdQpAttr, RecvWr, RnrLimits,
+    Access, AddressHandle, DatagramConnectError, Error, Pd, PostError, PostFailure, QpAttr,
+    QpCounters, RcSendWr, RdQp, RdQpAttr, RecvWr, RnrLimits,
 };
 use dgiwarp_engine::connected::RcSendWqe;
 use dgiwarp_engine::reliable::RdSendWqe;
@@ -23,21 +23,6 @@ use dgiwarp_engine::types::Route;
 const RNR_DELAY: Duration = Duration::from_millis(1);
 /// Silence of a peer that a program with unlimited retries endures: no clock reaches it.
 const FOR_EVER: Duration = Duration::from_secs(1 << 32);
-
-/// Why an RC queue pair on reliable datagrams has not got this peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RcRdConnectError {
-    /// It has a peer, which is fixed.
-    #[error("the queue pair has a peer")]
-    Connected,
-    /// The address is not that of one host.
-    #[error("the peer's address names no single host")]
-    NotUnicast,
-    /// The peer's address and the queue pair's socket are not of one kind.
-    #[error("the peer cannot be reached from this queue pair's address")]
-    AddressFamily,
-}
 
 /// The peer with its path.
 #[derive(Debug)]
@@ -77,18 +62,18 @@ impl RcRdQp {
     /// [starts](Self::start) with (`ibv_modify_qp(3)` to ready-to-receive). From now on the peer's messages are received. Nothing is exchanged with the peer.
     ///
     /// # Errors
-    /// [`RcRdConnectError`].
+    /// [`DatagramConnectError`].
     pub fn connect(
         &self,
         ah: &AddressHandle,
         qpn: u16,
         rq_psn: u32,
-    ) -> Result<(), RcRdConnectError> {
+    ) -> Result<(), DatagramConnectError> {
         if ah.is_group() || ah.destination().is_unspecified() {
-            return Err(RcRdConnectError::NotUnicast);
+            return Err(DatagramConnectError::NotUnicast);
         }
         let peer = self.qp.peer(ah, qpn);
-        let peer = peer.map_err(|_| RcRdConnectError::AddressFamily)?;
+        let peer = peer.map_err(|_| DatagramConnectError::AddressFamily)?;
         let local = ah.source().unwrap_or_else(|| ah.route_source());
         let lives = Lives {
             own: 0,
@@ -102,7 +87,7 @@ impl RcRdQp {
             is_first
         });
         if !is_first {
-            return Err(RcRdConnectError::Connected);
+            return Err(DatagramConnectError::Connected);
         }
         let route = ah.route().clone();
         *self.connected.write() = Some(Connected {

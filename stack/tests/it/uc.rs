@@ -9,8 +9,8 @@ use crate::common::node::SOON;
 use crate::common::strangers::dropped;
 use crate::common::{crc32c, now, sleep, wait_until};
 use dgiwarp::{
-    Access, AsyncEvent, Buffer, Config, Cq, DropReason, ErrorReason, Mr, Pd, PostError,
-    PostFailure, RecvWr, Rnic, UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr, Wc, WcOpcode,
+    Access, AsyncEvent, Buffer, Config, Cq, DatagramConnectError, DropReason, ErrorReason, Mr, Pd,
+    PostError, PostFailure, RecvWr, Rnic, UcOperation, UcQp, UcQpAttr, UcSendWr, Wc, WcOpcode,
     WcStatus,
 };
 
@@ -280,7 +280,7 @@ fn before_there_is_a_peer_nothing_goes_in_or_out() {
     let ah = a.pd.create_ah(HOST).unwrap();
     assert_eq!(
         a.qp.connect(&ah, b.qp.qpn()),
-        Err(UcConnectError::Connected)
+        Err(DatagramConnectError::Connected)
     );
 }
 
@@ -291,10 +291,10 @@ fn a_peer_is_one_host_that_can_be_reached() {
     });
     let v6 = end.pd.create_ah(Ipv6Addr::LOCALHOST.into());
     let refused = end.qp.connect(&v6.unwrap(), 4000);
-    assert_eq!(refused, Err(UcConnectError::AddressFamily));
+    assert_eq!(refused, Err(DatagramConnectError::AddressFamily));
     let nobody = end.pd.create_ah(Ipv4Addr::UNSPECIFIED.into());
     let refused = end.qp.connect(&nobody.unwrap(), 4000);
-    assert_eq!(refused, Err(UcConnectError::NotUnicast));
+    assert_eq!(refused, Err(DatagramConnectError::NotUnicast));
     end.connect(4000);
 }
 

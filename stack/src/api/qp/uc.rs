@@ -62,10 +62,10 @@ pub struct UcSendWr<'a> {
     pub solicited: bool,
 }
 
-/// Why a UC queue pair has not got this peer.
+/// Why a queue pair with one peer and a UDP socket of its own, a UC queue pair or an RC one on reliable datagrams, has not got this peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum UcConnectError {
+pub enum DatagramConnectError {
     /// It has a peer, which is fixed.
     #[error("the queue pair has a peer")]
     Connected,
@@ -154,18 +154,18 @@ impl UcQp {
     /// arrives is dropped. Can be done once; nothing is exchanged with the peer.
     ///
     /// # Errors
-    /// [`UcConnectError`].
-    pub fn connect(&self, ah: &AddressHandle, qpn: u16) -> Result<(), UcConnectError> {
+    /// [`DatagramConnectError`].
+    pub fn connect(&self, ah: &AddressHandle, qpn: u16) -> Result<(), DatagramConnectError> {
         if ah.is_group() || ah.destination().is_unspecified() {
-            return Err(UcConnectError::NotUnicast);
+            return Err(DatagramConnectError::NotUnicast);
         }
         let peer = self
             .qp
             .peer(ah, qpn)
-            .map_err(|_| UcConnectError::AddressFamily)?;
+            .map_err(|_| DatagramConnectError::AddressFamily)?;
         let local = ah.source().unwrap_or_else(|| ah.route_source());
         if !self.qp.connect(peer, local) {
-            return Err(UcConnectError::Connected);
+            return Err(DatagramConnectError::Connected);
         }
         let route = ah.route().clone();
         *self.connected.write() = Some(Connected { route, peer });
