@@ -65,6 +65,12 @@ impl UntaggedQueue {
         })
     }
 
+    /// Counts a message of one segment as placed, which is [checked](Self::check).
+    #[inline]
+    pub const fn pass(&mut self) {
+        self.msn = self.msn.next();
+    }
+
     /// Counts a segment as placed, and a message as complete with its last one.
     #[inline]
     pub const fn advance(&mut self, placement: Placement) {

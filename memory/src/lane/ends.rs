@@ -1,6 +1,7 @@
 //! The two ends of a lane: octets are copied in at one and out at the other.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -61,6 +62,26 @@ impl Memory {
         }
     }
 
+    /// `len` octets at a place, if the ring has them in one piece.
+    #[inline]
+    fn unbroken(&self, place: Place, len: usize) -> Option<Room<'_>> {
+        assert!(
+            place.size <= 1 << self.ring_sizes.most,
+            "the ring in use is no longer than its memory"
+        );
+        #[expect(clippy::cast_possible_truncation, reason = "less than the ring's size")]
+        let (at, size) = (
+            (place.position & (place.size - 1)) as usize,
+            place.size as usize,
+        );
+        (len <= size - at).then(|| Room {
+            // SAFETY: `at` is inside the ring.
+            to: unsafe { self.ring.add(at) },
+            left: len,
+            memory: PhantomData,
+        })
+    }
+
     fn put(&self, place: Place, octets: &[u8]) {
         self.parts(place, octets.len(), |to, at, len| {
             let from = octets[at..at + len].as_ptr();
@@ -87,6 +108,40 @@ impl Memory {
             // SAFETY: as in `put`. Octets that the other process changes meanwhile are of either value.
             unsafe { ptr::copy_nonoverlapping(from, to, len) };
         });
+    }
+}
+
+/// Octets of a ring in one piece that are to be written from the first on.
+struct Room<'a> {
+    to: NonNull<u8>,
+    left: usize,
+    memory: PhantomData<&'a Memory>,
+}
+
+impl Room<'_> {
+    #[inline(always)]
+    fn put_piece(&mut self, piece: &Piece<'_>) {
+        match piece {
+            Piece::Bytes(octets) => self.put(octets.as_ptr(), octets.len()),
+            Piece::Region(slice) if slice.is_on_demand() => self.put_on_demand(slice),
+            Piece::Region(slice) => self.put(slice.as_ptr(), slice.len()),
+        }
+    }
+
+    #[cold]
+    fn put_on_demand(&mut self, slice: &RegionSlice<'_>) {
+        slice.for_each_chunk(|_, octets| self.put(octets.as_ptr(), octets.len()));
+    }
+
+    /// Writes `len` octets at `from`, which can be read and are outside of the ring.
+    #[inline(always)]
+    fn put(&mut self, from: *const u8, len: usize) {
+        assert!(len <= self.left, "pieces have the length that was asked for");
+        // SAFETY: the caller has the octets, and as many are left of the ring, which no reference reaches.
+        unsafe { ptr::copy_nonoverlapping(from, self.to.as_ptr(), len) };
+        // SAFETY: within the octets that are left, or behind the last one.
+        self.to = unsafe { self.to.add(len) };
+        self.left -= len;
     }
 }
 
@@ -180,15 +235,16 @@ impl LaneOutput {
         Ok(taken)
     }
 
-    /// Copies all octets of `pieces` into the lane, or none where there is no room for them now. Returns whether it did.
+    /// Copies all octets of `pieces` into the lane, or none where there is no room for them now. Returns their number if it did.
     /// [`takes_bell`](Self::takes_bell) comes next.
     ///
     /// # Errors
     /// [`LaneCorrupt`]; nothing was sent.
     #[inline]
-    pub fn write_whole(&mut self, pieces: &[Piece<'_>]) -> Result<bool, LaneCorrupt> {
+    pub fn write_whole(&mut self, pieces: &[Piece<'_>]) -> Result<Option<usize>, LaneCorrupt> {
         let wanted: usize = pieces.iter().map(Piece::len).sum();
-        self.write_whole_behind(&[], pieces, wanted)
+        let is_taken = self.write_whole_behind(&[], pieces, wanted)?;
+        Ok(is_taken.then_some(wanted))
     }
 
     /// Copies a header, and `pieces` of `octets` in all behind it, into the lane, or nothing.
@@ -208,16 +264,25 @@ impl LaneOutput {
             position: self.producer.head(),
             size: self.producer.size(),
         };
-        if !header.is_empty() {
-            self.memory.put(place, header);
-            place = place.behind(header.len());
-        }
-        for piece in pieces {
-            match piece {
-                Piece::Bytes(bytes) => self.memory.put(place, bytes),
-                Piece::Region(slice) => self.memory.put_region(place, slice),
+        if let Some(mut room) = self.memory.unbroken(place, wanted) {
+            if !header.is_empty() {
+                room.put(header.as_ptr(), header.len());
             }
-            place = place.behind(piece.len());
+            for piece in pieces {
+                room.put_piece(piece);
+            }
+        } else {
+            if !header.is_empty() {
+                self.memory.put(place, header);
+                place = place.behind(header.len());
+            }
+            for piece in pieces {
+                match piece {
+                    Piece::Bytes(bytes) => self.memory.put(place, bytes),
+                    Piece::Region(slice) => self.memory.put_region(place, slice),
+                }
+                place = place.behind(piece.len());
+            }
         }
         self.producer.publish(words, wanted as u64);
         Ok(true)

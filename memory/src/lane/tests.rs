@@ -473,9 +473,9 @@ fn whole_messages_are_peeked_before_they_are_released() {
     let mut into = [0; 4096];
     for round in 0..50u8 {
         let pieces = [Piece::Bytes(&[round; 2]), Piece::Bytes(&[!round; 1500])];
-        assert_eq!(pair.ours.0.write_whole(&pieces), Ok(true));
-        assert_eq!(pair.ours.0.write_whole(&pieces), Ok(true));
-        assert_eq!(pair.ours.0.write_whole(&pieces), Ok(false), "4096 octets");
+        assert_eq!(pair.ours.0.write_whole(&pieces), Ok(Some(1502)));
+        assert_eq!(pair.ours.0.write_whole(&pieces), Ok(Some(1502)));
+        assert_eq!(pair.ours.0.write_whole(&pieces), Ok(None), "4096 octets");
         for _ in 0..2 {
             assert_eq!(pair.theirs.1.peek(&mut into[..1000]), Ok(1000));
             let len = pair.theirs.1.peek(&mut into).unwrap();
@@ -489,15 +489,15 @@ fn whole_messages_are_peeked_before_they_are_released() {
     // The ring has not grown, and does once something is written otherwise.
     assert_eq!(
         pair.ours.0.write_whole(&[Piece::Bytes(&[0; 5000])]),
-        Ok(false)
+        Ok(None)
     );
     assert_eq!(pair.ours.0.growth(), None);
     assert_eq!(pair.ours.0.write(&[Piece::Bytes(&[0; 5000])]), Ok(0));
-    assert_eq!(pair.ours.0.write_whole(&[Piece::Bytes(&[0])]), Ok(false));
+    assert_eq!(pair.ours.0.write_whole(&[Piece::Bytes(&[0])]), Ok(None));
     assert!(pair.ours.0.grow(true));
     assert_eq!(
         pair.ours.0.write_whole(&[Piece::Bytes(&[7; 5000])]),
-        Ok(true)
+        Ok(Some(5000))
     );
     assert_eq!(pair.theirs.1.peek(&mut into), Ok(4096));
     assert_eq!(into, [7; 4096]);

@@ -320,6 +320,11 @@ impl DgiwarpExt {
         self.in_rnr_queue = messages;
     }
 
+    /// Whether the message that begins next on queue 0 has an immediate.
+    pub(super) const fn has_immediate(&self) -> bool {
+        self.immediate.is_some()
+    }
+
     /// Takes the immediate of the message that begins on queue 0.
     pub(super) fn take_immediate(&mut self) -> Option<u32> {
         self.immediate.take()

@@ -64,7 +64,23 @@ impl Message {
     pub fn next_segment(&mut self, mulpdu: u16) -> Option<(Header, Segment)> {
         let segment = self.peek(mulpdu)?;
         self.segmenter.advance(segment);
-        let header = match self.target {
+        Some((self.header(segment), segment))
+    }
+
+    /// Header of the segment that is the whole message.
+    #[inline]
+    #[must_use]
+    pub fn sole_header(&self) -> Header {
+        self.header(Segment {
+            offset: 0,
+            length: self.segmenter.length(),
+            last: true,
+        })
+    }
+
+    #[inline]
+    fn header(&self, segment: Segment) -> Header {
+        match self.target {
             Target::Untagged { opcode, word, msn } => untagged_header(
                 opcode,
                 word,
@@ -76,8 +92,7 @@ impl Message {
                 let offset = TaggedOffset::new(start.get().wrapping_add(segment.offset.into()));
                 tagged_header(Opcode::Write, stag, offset, segment.last)
             }
-        };
-        Some((header, segment))
+        }
     }
 
     /// Part of the message in the next segment. `None` after the last.
@@ -113,6 +128,7 @@ impl Message {
 }
 
 /// The queue of an untagged message (RFC 5040 §5.2.1, §5.3, §5.4, RFC 7306 §5.2).
+#[inline]
 fn queue(opcode: Opcode) -> QueueNumber {
     match opcode {
         Opcode::ReadRequest | Opcode::AtomicRequest => QueueNumber::READ_REQUEST,
@@ -131,6 +147,7 @@ fn queue(opcode: Opcode) -> QueueNumber {
     }
 }
 
+#[inline]
 pub(super) fn tagged_header(
     opcode: Opcode,
     stag: STag,
@@ -146,6 +163,7 @@ pub(super) fn tagged_header(
     header.emit().into_iter().collect()
 }
 
+#[inline]
 fn untagged_header(
     opcode: Opcode,
     word: u32,

@@ -33,7 +33,7 @@ pub use message_header::MessageHeader;
 pub use requester::ReadSource;
 pub use responder::Response;
 pub use rnr_bypass::{begins_work, carries_message, ends_message, overtakes};
-pub use sends::Handled;
+pub use sends::{Handled, SoleSend};
 pub use state::{Depths, Stream};
 pub use terminate::{Blamed, TerminateMessage, last_word};
 pub use ulp::{Delivered, SourceUse, Ulp};

@@ -2,8 +2,8 @@
 
 use dgiwarp_codec::Payload;
 use dgiwarp_ddp::error::UntaggedError;
-use dgiwarp_ddp::wire::UntaggedHeader;
-use dgiwarp_ddp::{ExpectedSegment, STag, UntaggedQueue};
+use dgiwarp_ddp::wire::{Control, UntaggedHeader};
+use dgiwarp_ddp::{ExpectedSegment, QueueNumber, STag, UntaggedQueue};
 
 use super::{Delivered, DgiwarpExt, Peer, StreamError, Ulp};
 use crate::wire::{ImmediateData, Opcode, immediate};
@@ -19,6 +19,15 @@ pub enum Handled {
     /// XRC: the requests behind it are for the shared receive queue of this number. Only at an end with
     /// [`Capabilities::XRC_TARGET`](super::Capabilities::XRC_TARGET).
     SrqSelected(u32),
+}
+
+/// A segment that is all of the next Send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SoleSend<'a> {
+    /// Octets of the message.
+    pub payload: &'a [u8],
+    /// The message raises a solicited event.
+    pub solicited: bool,
 }
 
 /// Octets of an Immediate Data message.
@@ -84,6 +93,26 @@ impl<R> Default for Sends<R> {
 }
 
 impl<R> Sends<R> {
+    /// The ULPDU as all of a Send without Invalidate, if it is and comes next.
+    #[inline]
+    pub(super) fn sole<'a>(&self, ulpdu: &'a [u8]) -> Option<SoleSend<'a>> {
+        let (header, payload) = UntaggedHeader::parse(ulpdu).ok()?;
+        let solicited = header.rsvd_ulp == Opcode::SendSolicited.emit();
+        let is_sole = header.control == Control::new(false, true)
+            && (solicited || header.rsvd_ulp == Opcode::Send.emit())
+            && header.queue_number == QueueNumber::SEND
+            && self.arriving.is_none()
+            && self.queue.check(&header).is_ok();
+        is_sole.then_some(SoleSend { payload, solicited })
+    }
+
+    /// The message of [`sole`](Self::sole) is placed.
+    #[inline]
+    pub(super) fn placed_sole(&mut self) {
+        self.last_write = LastWrite::default();
+        self.queue.pass();
+    }
+
     /// Handles a segment. All checks of RFC 5041 §7.1 come before placement.
     pub(super) fn handle<P: Payload + ?Sized, U: Ulp<P, Receive = R>>(
         &mut self,

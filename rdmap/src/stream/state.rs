@@ -11,7 +11,7 @@ use super::control_queue::{ControlMessage, ControlQueue};
 use super::message::{short, tagged_header};
 use super::requester::Requester;
 use super::responder::{Responder, Segment};
-use super::sends::Sends;
+use super::sends::{Sends, SoleSend};
 use super::terminate::{Offender, message};
 use super::{
     Blamed, Capabilities, DgiwarpExt, Handled, Header, Message, MessageHeader, ReadSource,
@@ -121,6 +121,24 @@ impl<R, Q: Copy> Stream<R, Q> {
             self.end_by(error, ulpdu, ulpdu.len());
         }
         result
+    }
+
+    /// The ULPDU as all of the next Send, if it is: without Invalidate and without an immediate from a notice. Nothing changes before
+    /// [`placed_sole_send`](Self::placed_sole_send); [`handle_ulpdu`](Self::handle_ulpdu) is for all others, and for those that cannot be placed.
+    #[inline]
+    #[must_use]
+    pub fn sole_send<'a>(&self, ulpdu: &'a [u8]) -> Option<SoleSend<'a>> {
+        if self.ended || self.dgiwarp_ext.has_immediate() {
+            return None;
+        }
+        self.sends.sole(ulpdu)
+    }
+
+    /// The Send of [`sole_send`](Self::sole_send) is placed in a receive, all of it.
+    #[inline]
+    pub fn placed_sole_send(&mut self) {
+        self.sends.placed_sole();
+        self.dgiwarp_ext.count_placed();
     }
 
     /// Handles a segment of a message whose payload is apart from its header, as [`handle_ulpdu`](Self::handle_ulpdu) does.

@@ -687,6 +687,22 @@ impl LocalView<'_> {
         allowed.then_some(registration).ok_or(LocalProtection)
     }
 
+    /// The octets of a scatter/gather element that is read, if the program may and none of the region's pages come on demand.
+    #[inline]
+    pub fn resident(&self, pd: PdId, sge: Sge) -> Option<RegionSlice<'_>> {
+        let registration = self.allowed(pd, sge.lkey, false).ok()?;
+        let is_resident = !registration.is_on_demand();
+        is_resident.then(|| registration.slice(sge.addr, sge.length))?
+    }
+
+    /// The place of a scatter/gather element that is written to, if the program may and none of the region's pages come on demand.
+    #[inline]
+    pub fn resident_sink(&self, pd: PdId, sge: Sge) -> Option<RegionSlice<'_>> {
+        let registration = self.allowed(pd, sge.lkey, true).ok()?;
+        let is_resident = registration.kind != Kind::Null && !registration.is_on_demand();
+        is_resident.then(|| registration.slice(sge.addr, sge.length))?
+    }
+
     /// The octets of a scatter/gather element that is read.
     #[inline]
     pub fn slice(&self, pd: PdId, sge: Sge) -> Result<RegionSlice<'_>, LocalProtection> {

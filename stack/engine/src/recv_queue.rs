@@ -295,6 +295,25 @@ impl RecvQueue {
         Ok(taken)
     }
 
+    /// Takes the receive at the head, if `length` octets fit it and `place`, called with its elements, puts them there. Returns its `wr_id`.
+    #[inline]
+    pub fn take_placed(
+        &self,
+        length: u32,
+        completions: &mut impl CompletionSink,
+        place: impl FnOnce(&[Sge]) -> bool,
+    ) -> Option<u64> {
+        let mut posted = self.posted.lock();
+        let head = posted.receives.front()?;
+        if head.length < length || !place(&head.sges) {
+            return None;
+        }
+        let wr_id = head.wr_id;
+        drop(posted.receives.pop_front());
+        self.taken(posted, completions);
+        Some(wr_id)
+    }
+
     /// A receive was taken.
     #[inline]
     fn taken(&self, mut posted: MutexGuard<'_, Posted>, completions: &mut impl CompletionSink) {

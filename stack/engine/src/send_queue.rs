@@ -54,20 +54,36 @@ impl<W, M: Default, const APART: usize> SendQueue<W, M, APART> {
     /// Appends a work request.
     #[inline(always)]
     pub(crate) fn push(&mut self, wqe: W) {
-        let entry = Entry {
+        self.push_entry(Entry {
             wqe,
             state: State::Posted,
             mark: M::default(),
-        };
+        });
+    }
+}
+
+impl<W, M, const APART: usize> SendQueue<W, M, APART> {
+    /// Appends a work request of which the lower layer has all segments, where all before it have begun.
+    #[inline(always)]
+    pub(crate) fn push_framed(&mut self, wqe: W, mark: M) {
+        debug_assert!(self.unstarted().is_none(), "work requests begin in order");
+        self.push_entry(Entry {
+            wqe,
+            state: State::Framed,
+            mark,
+        });
+        self.unstarted += 1;
+    }
+
+    #[inline(always)]
+    fn push_entry(&mut self, entry: Entry<W, M>) {
         let is_empty = self.is_empty();
         match self.apart.first_mut() {
             Some(place) if is_empty => *place = Some(entry),
             Some(_) | None => self.ring.push_back(entry),
         }
     }
-}
 
-impl<W, M, const APART: usize> SendQueue<W, M, APART> {
     /// Whether every work request has been removed.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

@@ -197,7 +197,23 @@ pub(super) fn gather(
     Ok(())
 }
 
+/// Places octets in one element, if they fit it and its pages do not come on demand. Returns whether they did.
+#[inline]
+pub(super) fn place_in_one(mrs: &MrTable, pd: PdId, sges: &[Sge], octets: &[u8]) -> bool {
+    let ([sge], Ok(length)) = (sges, u32::try_from(octets.len())) else {
+        return false;
+    };
+    let view = mrs.view_local();
+    let slice = view.resident_sink(pd, Sge { length, ..*sge });
+    let Some(slice) = slice.filter(|_| length <= sge.length) else {
+        return false;
+    };
+    dgiwarp_memory::guard(|| slice.place(octets));
+    true
+}
+
 /// Places octets at `offset` of the buffers of a receive, a Read or an atomic operation.
+#[inline]
 pub(super) fn scatter<'a, P: Placeable + ?Sized + 'a>(
     mrs: &MrTable,
     pd: PdId,
@@ -205,9 +221,46 @@ pub(super) fn scatter<'a, P: Placeable + ?Sized + 'a>(
     offset: u32,
     payload: impl Into<PayloadSlice<'a, P>>,
 ) -> Result<(), PlaceFailed> {
-    let mut skip = offset;
-    let mut rest = payload.into();
+    let payload = payload.into();
     let view = mrs.view_local();
+    // The usual case.
+    if let ([sge], Ok(length)) = (sges, u32::try_from(payload.len()))
+        && length > 0
+        && length <= sge.length.saturating_sub(offset)
+    {
+        let part = Sge {
+            addr: sge.addr.wrapping_add(u64::from(offset)),
+            length,
+            lkey: sge.lkey,
+        };
+        return place(&view, pd, part, payload);
+    }
+    scatter_to_several(&view, pd, sges, offset, payload)
+}
+
+/// Places the octets that an element has room for.
+#[inline]
+fn place<P: Placeable + ?Sized>(
+    view: &LocalView<'_>,
+    pd: PdId,
+    sge: Sge,
+    payload: PayloadSlice<'_, P>,
+) -> Result<(), PlaceFailed> {
+    if let Some(slice) = view.sink(pd, sge).map_err(|_| PlaceFailed)? {
+        dgiwarp_memory::guard(|| payload.place(0, &slice));
+    }
+    Ok(())
+}
+
+fn scatter_to_several<P: Placeable + ?Sized>(
+    view: &LocalView<'_>,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u32,
+    payload: PayloadSlice<'_, P>,
+) -> Result<(), PlaceFailed> {
+    let mut skip = offset;
+    let mut rest = payload;
     for sge in sges {
         if rest.is_empty() {
             return Ok(());
@@ -223,9 +276,7 @@ pub(super) fn scatter<'a, P: Placeable + ?Sized + 'a>(
             length: u32::try_from(now).map_err(|_| PlaceFailed)?,
             lkey: sge.lkey,
         };
-        if let Some(slice) = view.sink(pd, part).map_err(|_| PlaceFailed)? {
-            dgiwarp_memory::guard(|| rest.place(0, &slice));
-        }
+        place(view, pd, part, rest)?;
         skip = 0;
         rest = rest.after(now).ok_or(PlaceFailed)?;
     }

@@ -278,6 +278,7 @@ impl Qp {
         }
     }
 
+    #[inline]
     pub(crate) fn state(&self) -> QpState {
         let mut state = &self.state;
         let has_ended = match &self.qp {

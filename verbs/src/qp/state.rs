@@ -39,18 +39,17 @@ impl QpState {
     }
 
     /// The state of a value.
+    #[inline]
     pub(crate) fn from_code(code: c_uint) -> Result<Self, Errno> {
-        const ALL: [QpState; 6] = [
-            QpState::Reset,
-            QpState::Init,
-            QpState::ReadyToReceive,
-            QpState::ReadyToSend,
-            QpState::SendQueueDrained,
-            QpState::Error,
-        ];
-        ALL.into_iter()
-            .find(|state| state.code() == code)
-            .ok_or(Errno::EINVAL)
+        Ok(match code {
+            0 => Self::Reset,
+            1 => Self::Init,
+            2 => Self::ReadyToReceive,
+            3 => Self::ReadyToSend,
+            4 => Self::SendQueueDrained,
+            6 => Self::Error,
+            _ => return Err(Errno::EINVAL),
+        })
     }
 
     /// Whether messages of peers are taken.

@@ -121,7 +121,7 @@ impl RcEngine {
                 } else {
                     let selected = self.xrc.selected();
                     let mut ulp = Ulp {
-                        config: self.config,
+                        config: &self.config,
                         tables: tables.with(selected.as_deref()),
                         completions,
                         sends: &mut self.sends,
@@ -176,7 +176,7 @@ impl RcEngine {
             let octets = ulpdu.len();
             let selected = self.xrc.selected();
             let mut ulp = Ulp {
-                config: self.config,
+                config: &self.config,
                 tables: tables.with(selected.as_deref()),
                 completions,
                 sends: &mut self.sends,

@@ -51,7 +51,7 @@ fn remote(
 }
 
 pub(super) struct Ulp<'a, C> {
-    pub(super) config: RcConfig,
+    pub(super) config: &'a RcConfig,
     pub(super) tables: Tables<'a>,
     pub(super) completions: &'a mut C,
     pub(super) sends: &'a mut SendQueue,
@@ -99,7 +99,7 @@ impl<C> Ulp<'_, C> {
 impl<C: CompletionSink, P: Placeable + ?Sized> TaggedBuffers<P> for Ulp<'_, C> {
     fn check(&self, span: TaggedSpan) -> Result<(), TaggedError> {
         let right = Access::REMOTE_WRITE;
-        remote(self.tables.mrs, &self.config, span, right).map(|_| ())
+        remote(self.tables.mrs, self.config, span, right).map(|_| ())
     }
 
     #[inline]
@@ -111,7 +111,7 @@ impl<C: CompletionSink, P: Placeable + ?Sized> TaggedBuffers<P> for Ulp<'_, C> {
             length,
         };
         let right = Access::REMOTE_WRITE;
-        let region = remote(self.tables.mrs, &self.config, span, right)?;
+        let region = remote(self.tables.mrs, self.config, span, right)?;
         let slice = region
             .reached(start.get(), length, true)
             .ok_or(TaggedError::BaseOrBounds)?;
@@ -207,7 +207,7 @@ impl<C: CompletionSink, P: Placeable + ?Sized> dgiwarp_rdmap::stream::Ulp<P> for
     }
 
     fn check_source(&self, span: TaggedSpan, purpose: SourceUse) -> Result<(), TaggedError> {
-        source(self.tables.mrs, &self.config, span, purpose).map(|_| ())
+        source(self.tables.mrs, self.config, span, purpose).map(|_| ())
     }
 
     fn place_response(

@@ -21,7 +21,9 @@ use crate::{
     Pairing, Pd, PostError, PostFailure, QpCounters, RcQpAttr, RecvWr, RnrLimits, Sge,
 };
 use dgiwarp_engine::cm::oob::Start;
-use dgiwarp_engine::connected::{InlineOctets, MemoryWork, RcData, RcEnd, RcSendWqe, RcWork};
+use dgiwarp_engine::connected::{
+    InlineOctets, MemoryWork, RcData, RcEnd, RcSendWqe, RcWork, ShortData, ShortWr,
+};
 use dgiwarp_engine::mr::Bind;
 use dgiwarp_engine::recv_queue::{RecvQueue, copy_sges, total_length};
 use dgiwarp_engine::xrc::XrcRole;
@@ -441,7 +443,14 @@ impl RcQp {
     ///
     /// # Errors
     /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
+    #[inline]
     pub fn post_send(&self, wrs: &[RcSendWr<'_>]) -> Result<(), PostFailure> {
+        if let [wr] = wrs
+            && let Some(wr) = short(wr, self.max_sge)
+            && self.shared.post_short(&wr)
+        {
+            return Ok(());
+        }
         self.shared.post(wrs.iter().map(|wr| self.wqe(wr)))
     }
 
@@ -504,6 +513,31 @@ impl RcQp {
     }
 }
 
+/// A work request that may be one for a short message.
+#[inline]
+fn short<'a>(wr: &RcSendWr<'a>, max_sge: usize) -> Option<ShortWr<'a>> {
+    let is_message = matches!(
+        wr.operation,
+        RcOperation::Send { .. }
+            | RcOperation::Write {
+                immediate: None,
+                ..
+            }
+    );
+    let data = match (wr.sges, wr.inline) {
+        ([], inline) if inline.len() <= MAX_INLINE_DATA => ShortData::Inline(inline),
+        ([sge], []) if sge.length > 0 && max_sge > 0 => ShortData::Sge(*sge),
+        _ => return None,
+    };
+    (is_message && !wr.fence).then(|| ShortWr {
+        wr_id: wr.wr_id,
+        work: work(wr.operation),
+        data,
+        signaled: wr.signaled,
+        solicited: wr.solicited,
+    })
+}
+
 /// The work request, with its elements and inline data copied.
 pub(crate) fn wqe(wr: &RcSendWr<'_>, max_sge: usize) -> Result<RcSendWqe, PostError> {
     let sends = matches!(
@@ -550,6 +584,7 @@ pub(crate) fn wqe(wr: &RcSendWr<'_>, max_sge: usize) -> Result<RcSendWqe, PostEr
     Ok(with(RcData::Inline(InlineOctets::from_slice(wr.inline))))
 }
 
+#[inline]
 fn work(operation: RcOperation) -> RcWork {
     match operation {
         RcOperation::Send { invalidate } => RcWork::Send {

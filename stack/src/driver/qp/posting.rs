@@ -151,6 +151,29 @@ impl<W> Posting<W> {
     }
 }
 
+/// One work request at a time.
+impl<W> Posting<W> {
+    /// Has `send` post one work request in this thread, behind all others, and send it at once. Where another thread is at work, or there is no room, or
+    /// `send` does not, nothing is posted. Returns whether it was.
+    #[inline]
+    pub(crate) fn post_alone<T>(
+        &self,
+        exclusive: &Exclusive<T>,
+        send: impl FnOnce(&mut T) -> bool,
+        work: impl Fn(&mut T),
+    ) -> bool {
+        if self.admit(1, 1) == 0 {
+            return false;
+        }
+        let first = |engine: &mut T| self.is_handed_over() && send(engine);
+        let is_sent = exclusive.try_run(first, work) == Some(true);
+        if !is_sent {
+            self.retire();
+        }
+        is_sent
+    }
+}
+
 /// Hands over `most` work requests, until one could not be made. Returns how many, and why no more.
 #[inline]
 fn take<W, I: Iterator<Item = Result<W, PostError>> + ?Sized>(

@@ -238,14 +238,14 @@ impl Lanes {
         }
         let output = &mut self.ends.output;
         // A corrupt lane ends the connection when it is written otherwise.
-        let taken = output.write_whole(pieces).unwrap_or(false);
-        if taken {
-            self.octets_sent += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
-            if self.ends.output.takes_bell() {
-                self.ring();
-            }
+        let Ok(Some(octets)) = output.write_whole(pieces) else {
+            return false;
+        };
+        self.octets_sent += octets as u64;
+        if self.ends.output.takes_bell() {
+            self.ring();
         }
-        taken
+        true
     }
 
     /// Whether a thread polls the lane, and both directions go by lanes.

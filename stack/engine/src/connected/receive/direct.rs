@@ -61,7 +61,7 @@ impl RcEngine {
         completions: &mut impl CompletionSink,
     ) -> DirectInput {
         let mut ulp = Ulp {
-            config: self.config,
+            config: &self.config,
             tables,
             completions,
             sends: &mut self.sends,

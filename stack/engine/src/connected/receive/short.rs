@@ -10,7 +10,8 @@ use crate::connected::first_fpdu_probe::FirstFpduProbe;
 use crate::connected::ulp::Ulp;
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::Tables;
-use crate::types::Completion;
+use crate::sges::place_in_one;
+use crate::types::{Completion, Sge, Wc, WcOpcode};
 use crate::xrc::Xrc;
 
 /// Short messages that were handled.
@@ -49,11 +50,16 @@ impl RcEngine {
         completions: &mut impl CompletionSink,
     ) -> ShortInput {
         let mut handled = 0;
-        while let Some((ulpdu, fpdu)) = bare::first(&octets[handled..])
-            && carries_message(ulpdu)
-        {
+        while let Some((ulpdu, fpdu)) = bare::first(&octets[handled..]) {
+            if self.receive_sole(ulpdu, tables, completions) {
+                handled += fpdu;
+                continue;
+            }
+            if !carries_message(ulpdu) {
+                break;
+            }
             let mut ulp = Ulp {
-                config: self.config,
+                config: &self.config,
                 tables,
                 completions,
                 sends: &mut self.sends,
@@ -85,5 +91,36 @@ impl RcEngine {
             octets: handled,
             has_work: false,
         }
+    }
+    /// Receives a Send of one segment whose receive is one element. Where the ULPDU is another one, or this fails, nothing is done and `false` returned.
+    #[inline]
+    fn receive_sole(
+        &mut self,
+        ulpdu: &[u8],
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) -> bool {
+        let (config, queue) = (&self.config, tables.recv_queue);
+        let Some(send) = self.stream.sole_send(ulpdu) else {
+            return false;
+        };
+        let Ok(length) = u32::try_from(send.payload.len()) else {
+            return false;
+        };
+        let pd = queue.pd(config.pd);
+        let place = |sges: &[Sge]| place_in_one(tables.mrs, pd, sges, send.payload);
+        let Some(wr_id) = queue.take_placed(length, completions, place) else {
+            return false;
+        };
+        self.stream.placed_sole_send();
+        self.counters.count_received(ulpdu.len());
+        let wc = Wc {
+            byte_len: length,
+            source: Some(config.peer),
+            solicited: send.solicited,
+            ..Wc::new(wr_id, WcOpcode::Recv, config.qpn)
+        };
+        queue.complete(wc, completions);
+        true
     }
 }

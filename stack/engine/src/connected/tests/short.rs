@@ -1,7 +1,8 @@
 //! Messages through memory that both ends share: short ones without framing and acknowledgements, long ones placed from where they lie.
 
 use super::*;
-use crate::connected::{DirectFront, DirectInput};
+use crate::connected::{DirectFront, DirectInput, InlineOctets, ShortData, ShortWr};
+use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_memory::Piece;
 use proptest::prelude::*;
 
@@ -295,5 +296,234 @@ proptest! {
             let is_inside = receive.is_some_and(|(receive, at)| receive < receives && at < 1000);
             prop_assert!(*octet == 1 || is_inside, "octet {at}");
         }
+    }
+}
+
+/// Posts a work request at once if that is possible, else as all others.
+fn post_either(end: &mut End, wr: &ShortWr<'_>, lane: &mut Lane, at_once: bool) -> bool {
+    let tables = Tables {
+        mrs: &end.mrs,
+        recv_queue: &end.receives,
+    };
+    if at_once && end.engine.post_short(wr, tables, lane) {
+        return true;
+    }
+    let (data, length) = match wr.data {
+        ShortData::Sge(sge) => (RcData::Sges(copy_sges(&[sge])), sge.length),
+        ShortData::Inline(octets) => {
+            let length = u32::try_from(octets.len()).unwrap();
+            (RcData::Inline(octets.into()), length)
+        }
+    };
+    end.engine.accept(RcSendWqe {
+        wr_id: wr.wr_id,
+        work: wr.work,
+        data,
+        length,
+        signaled: wr.signaled,
+        solicited: wr.solicited,
+        fence: false,
+        remote_srqn: 0,
+    });
+    end.engine.send_short(tables, lane)
+}
+
+fn short_wr(wr_id: u64, data: ShortData<'_>) -> ShortWr<'_> {
+    ShortWr {
+        wr_id,
+        work: RcWork::Send { invalidate: None },
+        data,
+        signaled: true,
+        solicited: false,
+    }
+}
+
+#[test]
+fn a_message_is_posted_at_once_only_behind_all_others() {
+    let (mut client, mut server) = unknown_pair();
+    client.work(|_, _, _| ());
+    let mut lane = Lane::default();
+    let post = |end: &mut End, lane: &mut Lane, data| {
+        let tables = Tables {
+            mrs: &end.mrs,
+            recv_queue: &end.receives,
+        };
+        end.engine.post_short(&short_wr(1, data), tables, lane)
+    };
+    let octets = ShortData::Inline(&[5; 10]);
+    assert!(!post(&mut client, &mut lane, octets), "memory is not shared");
+    short_both_ways(&mut client, &mut server);
+    assert!(post(&mut client, &mut lane, octets));
+    // Keys that there are not, and octets beyond the region.
+    let unknown = Sge {
+        lkey: client.keys.lkey ^ 1,
+        ..client.sge(0, 64)
+    };
+    let (outside, too_long) = (client.sge(16_380, 8), client.sge(0, 16_384));
+    for sge in [unknown, outside, too_long] {
+        assert!(!post(&mut client, &mut lane, ShortData::Sge(sge)), "{sge:?}");
+    }
+    // One that waits to begin.
+    client.engine.accept(RcSendWqe {
+        wr_id: 2,
+        work: RcWork::Send { invalidate: None },
+        data: RcData::Inline(InlineOctets::new()),
+        length: 0,
+        signaled: true,
+        solicited: false,
+        fence: false,
+        remote_srqn: 0,
+    });
+    assert!(!post(&mut client, &mut lane, octets));
+}
+
+#[test]
+fn a_message_for_one_element_is_placed_as_any_other() {
+    let (mut client, mut server) = unknown_pair();
+    client.work(|_, _, _| ());
+    short_both_ways(&mut client, &mut server);
+    let mut lane = Lane::default();
+    server.memory.write(0, &[1; 200]);
+    let sges = [server.sge(50, 64)];
+    for wr_id in 0..2 {
+        let wr = RecvWr { wr_id, sges: &sges };
+        server.receives.post(&wr).unwrap();
+    }
+    let sole = short_wr(7, ShortData::Inline(&[3; 64]));
+    assert!(post_either(&mut client, &sole, &mut lane, true));
+    let solicited = ShortWr {
+        solicited: true,
+        ..short_wr(8, ShortData::Inline(&[]))
+    };
+    assert!(post_either(&mut client, &solicited, &mut lane, true));
+    assert!(take(&mut server, &mut lane, client.engine.placed()));
+    assert!(take(&mut client, &mut lane, server.engine.placed()));
+    let expected = [vec![1; 50], vec![3; 64], vec![1; 86]].concat();
+    assert_eq!(server.memory.to_vec(0, 200), expected);
+    let received: Vec<_> = server.completed.received[20..]
+        .iter()
+        .map(|wc| (wc.wr_id, wc.byte_len, wc.solicited, wc.source.is_some()))
+        .collect();
+    assert_eq!(received, [(0, 64, false, true), (1, 0, true, true)]);
+    let sent: Vec<_> = client.completed.sent[20..]
+        .iter()
+        .map(|wc| (wc.wr_id, wc.byte_len))
+        .collect();
+    assert_eq!(sent, [(7, 64), (8, 0)]);
+}
+
+/// A message of a random test: its octets, whether they are inline, signaled, solicited, written to the peer's memory.
+type Drawn = (u16, bool, bool, bool, bool);
+
+/// Carries messages between two ends, posted at once and received where they lie, or both as messages of any carrier. Returns octets of the lane, the memory that
+/// received them, and completions.
+fn carried(
+    messages: &[Drawn],
+    receives: &[Vec<u16>],
+    wrong_key: Option<usize>,
+    fast: bool,
+) -> (Vec<u8>, Vec<u8>, [Vec<Wc>; 2], u64, bool) {
+    let (mut client, mut server) = unknown_pair();
+    client.work(|_, _, _| ());
+    short_both_ways(&mut client, &mut server);
+    for end in [&mut client, &mut server] {
+        end.completed = RecordingSink::default();
+    }
+    let octets: Vec<u8> = (0..16_384u32).map(|at| (at * 7).to_le_bytes()[0]).collect();
+    client.memory.write(0, &octets);
+    server.memory.write(0, &[1; 16_384]);
+    let rkey = server.mrs.register(
+        server.memory.region(),
+        0,
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        PD,
+    );
+    let mut at = 0;
+    for (wr_id, lengths) in (0..).zip(receives) {
+        let sges: Vec<_> = lengths
+            .iter()
+            .map(|length| {
+                let mut sge = server.sge(at, u32::from(*length));
+                at += u64::from(*length) + 3;
+                if wrong_key == Some(usize::try_from(wr_id).unwrap()) {
+                    sge.lkey ^= 1;
+                }
+                sge
+            })
+            .collect();
+        server
+            .receives
+            .post(&RecvWr { wr_id, sges: &sges })
+            .unwrap();
+    }
+    let mut lane = Lane::default();
+    for (number, (length, inline, signaled, solicited, writes)) in (0u64..).zip(messages) {
+        let inline = *inline && *length <= 256;
+        let data = if inline {
+            ShortData::Inline(&octets[100..100 + usize::from(*length)])
+        } else {
+            ShortData::Sge(client.sge(number * 3, u32::from(*length)))
+        };
+        let work = if *writes {
+            RcWork::Write {
+                stag: STag::new(rkey.rkey),
+                start: TaggedOffset::new(12_000 + number * 300),
+                immediate: None,
+            }
+        } else {
+            RcWork::Send { invalidate: None }
+        };
+        let wr = ShortWr {
+            wr_id: number,
+            work,
+            data,
+            signaled: *signaled,
+            solicited: *solicited,
+        };
+        post_either(&mut client, &wr, &mut lane, fast);
+    }
+    let sent = lane.0.clone();
+    let tables = Tables {
+        mrs: &server.mrs,
+        recv_queue: &server.receives,
+    };
+    let completed = &mut server.completed;
+    let mut taken = 0;
+    if fast {
+        assert!(server.engine.takes_short_input());
+        let input = server
+            .engine
+            .handle_short_input(now, &sent, tables, completed);
+        taken = input.octets;
+    }
+    server
+        .engine
+        .handle_input(now(), &sent[taken..], tables, completed);
+    let placed = server.engine.placed();
+    client
+        .engine
+        .acknowledged_in_memory(placed, &mut client.completed);
+    let is_over = server.engine.end().is_some();
+    let completions = [client.completed.sent, server.completed.received];
+    (
+        sent,
+        server.memory.to_vec(0, 16_384),
+        completions,
+        placed,
+        is_over,
+    )
+}
+
+proptest! {
+    /// What is posted at once and received where it lies is on the lane, in memory and in completions as what goes by the queues.
+    #[test]
+    fn short_ways_and_those_of_all_messages_agree(
+        messages in proptest::collection::vec((0u16..500, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()), 1..7),
+        receives in proptest::collection::vec(proptest::collection::vec(0u16..500, 0..4), 0..8),
+        wrong_key in proptest::option::weighted(0.2, 0usize..4),
+    ) {
+        let fast = carried(&messages, &receives, wrong_key, true);
+        let slow = carried(&messages, &receives, wrong_key, false);
+        prop_assert_eq!(fast, slow);
     }
 }

@@ -3,23 +3,89 @@
 use arrayvec::ArrayVec;
 use dgiwarp_llp_tcp_mpa::framing::bare;
 use dgiwarp_memory::Piece;
-use dgiwarp_rdmap::stream::{Peer, SendKind};
+use dgiwarp_rdmap::stream::{Message, Peer, SendKind};
 
 use crate::connected::engine::RcEngine;
 use crate::connected::first_fpdu_probe::FirstFpduProbe;
 use crate::connected::state::RcStream;
-use crate::connected::wqe::{Extent, RcData, RcWork};
+use crate::connected::wqe::{Extent, RcData, RcSendWqe, RcWork};
 use crate::connected::zero_copy::StreamSink;
 use crate::mr::Registration;
-use crate::recv_queue::Tables;
+use crate::recv_queue::{SgeList, Tables};
 use crate::sges::Gathered;
-use crate::types::{Completion, MAX_SGE};
+use crate::types::{Completion, MAX_SGE, Sge};
 use crate::xrc::Xrc;
 
 /// Octets of the longest such message, one segment on every path whose memory both ends share.
 const LONGEST: u32 = 16 << 10;
 /// Octets before the payload: ULPDU_Length and the longer of the two headers.
 const BEFORE: usize = 2 + 18;
+
+/// The local memory of a [`ShortWr`].
+#[derive(Debug, Clone, Copy)]
+pub enum ShortData<'a> {
+    /// Registered.
+    Sge(Sge),
+    /// Octets of the program.
+    Inline(&'a [u8]),
+}
+
+impl ShortData<'_> {
+    fn length(&self) -> Option<u32> {
+        match self {
+            Self::Sge(sge) => Some(sge.length),
+            Self::Inline(octets) => u32::try_from(octets.len()).ok(),
+        }
+    }
+}
+
+/// A work request for a short message whose local memory is in one place, and which waits for none before it.
+#[derive(Debug, Clone, Copy)]
+pub struct ShortWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// The operation.
+    pub work: RcWork,
+    /// Its local memory.
+    pub data: ShortData<'a>,
+    /// Whether it completes with a completion if it succeeds.
+    pub signaled: bool,
+    /// Whether the message carries the solicited event mark.
+    pub solicited: bool,
+}
+
+/// The FPDU of a short message, but for its payload.
+struct Frame {
+    before: [u8; BEFORE],
+    header_len: usize,
+    ulpdu_len: usize,
+}
+
+impl Frame {
+    #[inline]
+    fn of(message: &Message, length: u32) -> Self {
+        let header = message.sole_header();
+        let ulpdu_len = header.len() + length as usize;
+        let mut before = [0; BEFORE];
+        before[..2].copy_from_slice(&bare::length(ulpdu_len));
+        before[2..2 + header.len()].copy_from_slice(&header);
+        Self {
+            before,
+            header_len: header.len(),
+            ulpdu_len,
+        }
+    }
+
+    #[inline]
+    fn before(&self) -> Piece<'_> {
+        Piece::Bytes(&self.before[..2 + self.header_len])
+    }
+
+    #[inline]
+    fn behind(&self) -> Piece<'static> {
+        Piece::Bytes(bare::behind(self.ulpdu_len))
+    }
+}
 
 impl RcEngine {
     /// Whether messages may leave without all that [`make_fpdus`](Self::make_fpdus) and [`transmitted`](Self::transmitted) care for: nothing else is to
@@ -60,44 +126,77 @@ impl RcEngine {
         any
     }
 
+    /// Posts a work request and hands its message to memory that the peer shares, at once. Where that cannot be, nothing is done and `false` returned: it is
+    /// [posted](Self::accept) and [sent](Self::make_fpdus) as all others are.
+    #[inline]
+    pub fn post_short(
+        &mut self,
+        wr: &ShortWr<'_>,
+        tables: Tables<'_>,
+        sink: &mut impl StreamSink,
+    ) -> bool {
+        let is_next = self.sends.unstarted().is_none() && self.pending_end.is_none();
+        if !(is_next && self.is_plain_sender()) {
+            return false;
+        }
+        self.try_post_short(wr, tables, sink).is_some()
+    }
+
+    #[inline]
+    fn try_post_short(
+        &mut self,
+        wr: &ShortWr<'_>,
+        tables: Tables<'_>,
+        sink: &mut impl StreamSink,
+    ) -> Option<()> {
+        let length = wr.data.length()?;
+        if length > self.longest_short() {
+            return None;
+        }
+        let message = self.short_message(wr.work, length, wr.solicited)?;
+        let frame = Frame::of(&message, length);
+        let is_taken = match wr.data {
+            ShortData::Inline(octets) => {
+                sink.send_whole(&[frame.before(), Piece::Bytes(octets), frame.behind()])
+            }
+            ShortData::Sge(sge) => {
+                let view = tables.mrs.view_local();
+                let slice = view.resident(self.config.pd, sge)?;
+                sink.send_whole(&[frame.before(), Piece::Region(slice), frame.behind()])
+            }
+        };
+        if !is_taken {
+            return None;
+        }
+        let extent = self.note_short(&message, frame.ulpdu_len, wr.signaled);
+        let wqe = RcSendWqe {
+            wr_id: wr.wr_id,
+            work: wr.work,
+            data: RcData::Sges(SgeList::new()),
+            length,
+            signaled: wr.signaled,
+            solicited: wr.solicited,
+            fence: false,
+            remote_srqn: 0,
+        };
+        self.sends.push_framed(wqe, extent);
+        Some(())
+    }
+
     /// Hands over the next message. `None` if it is another one, there is no room, or its memory is not as it should be.
     #[inline]
     fn send_one_short(&mut self, tables: Tables<'_>, sink: &mut impl StreamSink) -> Option<()> {
         let (number, wqe) = self.startable()?;
         let (work, length, signaled) = (wqe.work, wqe.length, wqe.signaled);
-        let mulpdu = self.llp.mulpdu();
-        if length > LONGEST.min(u32::from(mulpdu).saturating_sub(64)) {
+        if length > self.longest_short() {
             return None;
         }
-        let mut message = match work {
-            RcWork::Send { invalidate } => {
-                let kind = SendKind {
-                    solicited: wqe.solicited,
-                    invalidate,
-                };
-                self.stream.next_send(length, kind)
-            }
-            RcWork::Write {
-                stag,
-                start,
-                immediate: None,
-            } => RcStream::next_write(stag, start, length),
-            RcWork::Write { .. }
-            | RcWork::SendImmediate { .. }
-            | RcWork::Read { .. }
-            | RcWork::Atomic { .. }
-            | RcWork::Memory(_) => return None,
-        };
-        let (header, _) = message.next_segment(mulpdu)?;
-        let payload_len = length as usize;
-        let ulpdu_len = header.len() + payload_len;
-        let mut before = [0; BEFORE];
-        before[..2].copy_from_slice(&bare::length(ulpdu_len));
-        before[2..2 + header.len()].copy_from_slice(&header);
-        let before = Piece::Bytes(&before[..2 + header.len()]);
-        let behind = Piece::Bytes(bare::behind(ulpdu_len));
+        let message = self.short_message(work, length, wqe.solicited)?;
+        let frame = Frame::of(&message, length);
         let is_taken = match &wqe.data {
-            RcData::Inline(octets) => sink.send_whole(&[before, Piece::Bytes(octets), behind]),
+            RcData::Inline(octets) => {
+                sink.send_whole(&[frame.before(), Piece::Bytes(octets), frame.behind()])
+            }
             RcData::Sges(sges) => {
                 let view = tables.mrs.view_local();
                 let mut gathered: Gathered<&Registration> = Gathered::default();
@@ -106,31 +205,67 @@ impl RcEngine {
                     return None;
                 }
                 let mut pieces: ArrayVec<Piece<'_>, { MAX_SGE + 2 }> = ArrayVec::new();
-                pieces.push(before);
+                pieces.push(frame.before());
                 gathered.for_each(0, length, |slice| pieces.push(Piece::Region(slice)));
-                pieces.push(behind);
+                pieces.push(frame.behind());
                 sink.send_whole(&pieces)
             }
         };
         if !is_taken {
             return None;
         }
-        self.stream.begin(&message);
-        let octets = bare::fpdu_len(ulpdu_len);
-        self.made += octets as u64;
-        self.taken += octets as u64;
-        self.counters.count_sent(1, octets as u64);
+        let extent = self.note_short(&message, frame.ulpdu_len, signaled);
+        self.sends.begin(Extent::default());
+        self.sends.framed(number, extent);
+        Some(())
+    }
+
+    /// Octets of the longest short message.
+    #[inline]
+    fn longest_short(&self) -> u32 {
+        LONGEST.min(u32::from(self.llp.mulpdu()).saturating_sub(64))
+    }
+
+    /// The message of a work request, if it is one that may be short.
+    #[inline]
+    fn short_message(&self, work: RcWork, length: u32, solicited: bool) -> Option<Message> {
+        match work {
+            RcWork::Send { invalidate } => {
+                let kind = SendKind {
+                    solicited,
+                    invalidate,
+                };
+                Some(self.stream.next_send(length, kind))
+            }
+            RcWork::Write {
+                stag,
+                start,
+                immediate: None,
+            } => Some(RcStream::next_write(stag, start, length)),
+            RcWork::Write { .. }
+            | RcWork::SendImmediate { .. }
+            | RcWork::Read { .. }
+            | RcWork::Atomic { .. }
+            | RcWork::Memory(_) => None,
+        }
+    }
+
+    /// A short message is in the peer's memory. Returns its extent.
+    #[inline]
+    fn note_short(&mut self, message: &Message, ulpdu_len: usize, signaled: bool) -> Extent {
+        self.stream.begin(message);
+        let octets = bare::fpdu_len(ulpdu_len) as u64;
+        self.made += octets;
+        self.taken += octets;
+        self.counters.count_sent(1, octets);
         let messages = self.stream.dgiwarp_ext().sent();
         if signaled {
             self.note_wanted(messages);
         }
         self.answer_next = true;
-        self.sends.begin(Extent::default());
-        let extent = Extent {
+        Extent {
             octets: self.made,
             messages,
-        };
-        self.sends.framed(number, extent);
-        Some(())
+        }
     }
 }

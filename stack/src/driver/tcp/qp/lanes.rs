@@ -13,7 +13,7 @@ use crate::driver::same_host::meeting::{Guest, Invited, Refused};
 use crate::driver::tcp::lanes::Lanes;
 use crate::driver::tcp::pipe::Pipe;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
-use dgiwarp_engine::connected::{DirectFront, DirectInput, RcEngine};
+use dgiwarp_engine::connected::{DirectFront, DirectInput, RcEngine, RcWork, ShortWr};
 use dgiwarp_engine::cq_ring::CompletionSink;
 
 /// Octets that leave next go by memory, or did: the engine follows.
@@ -151,11 +151,35 @@ impl RcShared {
     /// Sends short messages by the lane, without all that others need. Returns whether some left, and nothing else is to be done.
     #[inline]
     pub(super) fn send_short(&self, link: &mut Link) -> bool {
-        let may = link.pipe.lanes().is_some_and(Lanes::are_polled)
+        self.may_send_short(link) && link.engine.send_short(self.tables(), &mut link.pipe)
+    }
+
+    #[inline]
+    fn may_send_short(&self, link: &Link) -> bool {
+        link.pipe.lanes().is_some_and(Lanes::are_polled)
             && link.graceful_close.is_none()
             && !link.tcp_close.has_begun()
-            && !self.unsent.load(Ordering::Relaxed);
-        may && link.engine.send_short(self.tables(), &mut link.pipe)
+            && !self.unsent.load(Ordering::Relaxed)
+    }
+
+    /// Posts a work request, and sends its short message by the lane in this thread. Returns whether it was posted; if not, it is for [`post`](Self::post).
+    #[inline]
+    pub(crate) fn post_short(&self, wr: &ShortWr<'_>) -> bool {
+        let is_there = self.unlocked.in_lane.load(Ordering::Acquire)
+            && self.open.load(Ordering::Acquire)
+            && !self.unlocked.receive_posted.load(Ordering::Acquire);
+        let send = |inner: &mut RcInner| {
+            let Some(link) = &mut inner.link else {
+                return false;
+            };
+            let copies = matches!(wr.work, RcWork::Write { .. })
+                && link.pipe.lanes().is_some_and(Lanes::may_copy);
+            !copies
+                && self.may_send_short(link)
+                && link.engine.post_short(wr, self.tables(), &mut link.pipe)
+        };
+        let work = |inner: &mut RcInner| self.work(inner);
+        is_there && self.posting.post_alone(&self.exclusive, send, work)
     }
 
     /// Receives short messages and acknowledgements from the lane, without all that others need. `None` where the input, or the lack of it, is for
