@@ -381,12 +381,14 @@ impl Connection {
     }
 
     /// Whether FPDUs that are made now are [bare](crate::framing::bare), and none is left to transmit.
+    #[inline]
     pub fn sends_bare(&self) -> bool {
         let bare = |full: &FullOperation| full.may_send && full.framer.is_bare();
         self.full().is_some_and(bare) && self.out.unsent().is_empty()
     }
 
     /// Whether an FPDU that begins with the next octet of the input is [bare](crate::framing::bare).
+    #[inline]
     pub fn receives_bare(&self) -> bool {
         let bare = |full: &FullOperation| !full.stopped && full.deframer.is_bare();
         self.full().is_some_and(bare)
@@ -459,6 +461,7 @@ impl Connection {
     }
 
     /// The largest ULPDU that can be sent, octets (RFC 5044 §4.5).
+    #[inline]
     pub fn mulpdu(&self) -> u16 {
         let markers = self
             .full()
@@ -478,6 +481,7 @@ impl Connection {
         self.chosen_mulpdu = mulpdu;
     }
 
+    #[inline]
     fn full(&self) -> Option<&FullOperation> {
         match &self.state {
             State::FullOperation(full) => Some(full),

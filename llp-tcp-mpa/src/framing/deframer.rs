@@ -196,6 +196,7 @@ impl Deframer {
     }
 
     /// Whether the next octets begin an FPDU without CRC and Markers.
+    #[inline]
     pub fn is_bare(&self) -> bool {
         let has_crc = self.crc && !self.omits_crc;
         !has_crc && self.markers.is_none() && self.unfinished() == 0

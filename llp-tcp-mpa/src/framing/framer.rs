@@ -93,6 +93,7 @@ impl Framer {
     }
 
     /// Whether FPDUs have neither CRC nor Markers.
+    #[inline]
     pub fn is_bare(&self) -> bool {
         !self.crc && self.markers.is_none()
     }

@@ -119,6 +119,7 @@ pub(crate) fn lid_of(peer: IpAddr) -> u16 {
 const SL_OF_IPV4: u8 = 2;
 
 /// The C struct of a completion.
+#[inline]
 pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
     let grh = wc.grh && wc.status == WcStatus::Success;
     let source = wc.source.map(Source::from).unwrap_or_default();

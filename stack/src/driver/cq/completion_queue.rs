@@ -302,14 +302,14 @@ impl CompletionQueue {
             if most > 0 {
                 self.progress_with(&mut direct);
             }
-            let Some(first) = direct.take() else {
+            let Some(first) = direct.get() else {
                 return if self.has_completions() {
                     self.take(most, each)
                 } else {
                     Ok(0)
                 };
             };
-            each(&first);
+            each(first);
             return Ok(1 + self.take_more(most - 1, each));
         }
         let count = self.take(most, each)?;

@@ -37,8 +37,9 @@ impl DirectCompletion {
         self.wc.is_some()
     }
 
+    /// The completion, if there is one.
     #[inline]
-    pub(super) const fn take(&mut self) -> Option<Wc> {
-        self.wc.take()
+    pub(super) const fn get(&self) -> Option<&Wc> {
+        self.wc.as_ref()
     }
 }
