@@ -106,7 +106,9 @@ impl Memory {
     fn get(&self, place: Place, octets: &mut [u8]) {
         if let Some(room) = self.unbroken(place, octets.len()) {
             // SAFETY: as in `put`. Octets that the other process changes meanwhile are of either value.
-            unsafe { ptr::copy_nonoverlapping(room.to.as_ptr(), octets.as_mut_ptr(), octets.len()) };
+            unsafe {
+                ptr::copy_nonoverlapping(room.to.as_ptr(), octets.as_mut_ptr(), octets.len())
+            };
             return;
         }
         self.parts(place, octets.len(), |from, at, len| {
@@ -142,7 +144,10 @@ impl Room<'_> {
     /// Writes `len` octets at `from`, which can be read and are outside of the ring.
     #[inline(always)]
     fn put(&mut self, from: *const u8, len: usize) {
-        assert!(len <= self.left, "pieces have the length that was asked for");
+        assert!(
+            len <= self.left,
+            "pieces have the length that was asked for"
+        );
         // SAFETY: the caller has the octets, and as many are left of the ring, which no reference reaches.
         unsafe { ptr::copy_nonoverlapping(from, self.to.as_ptr(), len) };
         // SAFETY: within the octets that are left, or behind the last one.
@@ -314,6 +319,12 @@ impl LaneOutput {
     pub fn want_room(&mut self, octets: usize) -> Result<(), LaneCorrupt> {
         let words = self.memory.words();
         self.producer.room(words, octets as u64).map(|_| ())
+    }
+
+    /// Whether the ring may be longer.
+    #[must_use]
+    pub const fn may_grow(&self) -> bool {
+        self.producer.may_grow()
     }
 
     /// More octets of memory that the ring takes if it [grows](Self::grow). `None` if it is long enough, or not empty.

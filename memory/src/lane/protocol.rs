@@ -212,6 +212,11 @@ impl Producer {
         Ok(size - (self.head - self.tail) >= wanted)
     }
 
+    /// Whether the ring may be longer.
+    pub(super) const fn may_grow(&self) -> bool {
+        self.ring.present < self.ring.most
+    }
+
     /// The ring to [use](Self::grow) from now on, if it is too short and empty.
     pub(super) fn growth(&self) -> Option<Ring> {
         if self.outgrown == 0 || self.tail != self.head {

@@ -295,26 +295,16 @@ impl RecvQueue {
         Ok(taken)
     }
 
-    /// Takes the receive at the head, if `length` octets fit it and `place`, called with its elements, puts them there. Returns its `wr_id`.
+    /// The head of the queue, for a stream that takes several receives while nobody else takes or posts one.
     #[inline]
-    pub fn take_placed(
-        &self,
-        length: u32,
-        completions: &mut impl CompletionSink,
-        place: impl FnOnce(&[Sge]) -> bool,
-    ) -> Option<u64> {
-        let mut posted = self.posted.lock();
-        let head = posted.receives.front()?;
-        if head.length < length || !place(&head.sges) {
-            return None;
+    pub fn lock_head(&self) -> LockedHead<'_> {
+        LockedHead {
+            queue: self,
+            posted: self.posted.lock(),
         }
-        let wr_id = head.wr_id;
-        drop(posted.receives.pop_front());
-        self.taken(posted, completions);
-        Some(wr_id)
     }
 
-    /// A receive was taken.
+    /// Receives were taken.
     #[inline]
     fn taken(&self, mut posted: MutexGuard<'_, Posted>, completions: &mut impl CompletionSink) {
         let below = posted.is_below_limit();
@@ -390,6 +380,33 @@ impl RecvQueue {
     }
 }
 
+/// The [locked head](RecvQueue::lock_head) of a queue.
+#[derive(Debug)]
+pub struct LockedHead<'a> {
+    queue: &'a RecvQueue,
+    posted: MutexGuard<'a, Posted>,
+}
+
+impl LockedHead<'_> {
+    /// Takes the receive at the head, if `length` octets fit it and `place`, called with its elements, puts them there. Returns its `wr_id`.
+    #[inline]
+    pub fn take_placed(&mut self, length: u32, place: impl FnOnce(&[Sge]) -> bool) -> Option<u64> {
+        let head = self.posted.receives.front()?;
+        if head.length < length || !place(&head.sges) {
+            return None;
+        }
+        let wr_id = head.wr_id;
+        drop(self.posted.receives.pop_front());
+        Some(wr_id)
+    }
+
+    /// Lets others use the queue. Raises the event of [`arm_limit`](RecvQueue::arm_limit).
+    #[inline]
+    pub fn unlock(self, completions: &mut impl CompletionSink) {
+        self.queue.taken(self.posted, completions);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -442,6 +459,39 @@ mod tests {
         assert_eq!(take(), []);
         assert_eq!(queue.pd(PdId(1)), PdId(3));
         assert_eq!(RecvQueue::new(1, 1).pd(PdId(1)), PdId(1));
+    }
+
+    #[test]
+    fn receives_that_are_placed_under_one_lock_leave_in_order() {
+        let queue = RecvQueue::shared(8, 1, 5, PdId(3));
+        let sge = |length| Sge {
+            length,
+            ..Sge::default()
+        };
+        for wr_id in 0..4 {
+            let sges = [sge(10)];
+            queue.post(&RecvWr { wr_id, sges: &sges }).unwrap();
+        }
+        assert_eq!(queue.arm_limit(3), None);
+        let mut raised = RecordingSink::default();
+        let mut head = queue.lock_head();
+        let takes_ten = |sges: &[Sge]| sges == [sge(10)];
+        assert_eq!(head.take_placed(10, takes_ten), Some(0));
+        assert_eq!(
+            head.take_placed(11, |_| unreachable!("11 octets in 10")),
+            None
+        );
+        assert_eq!(head.take_placed(1, |_| false), None);
+        assert_eq!(head.take_placed(0, takes_ten), Some(1));
+        head.unlock(&mut raised);
+        assert_eq!(raised.events, [AsyncEvent::SrqLimit { srq: 5 }]);
+        assert_eq!(queue.wr_ids(), [2, 3]);
+        let mut head = queue.lock_head();
+        assert_eq!(head.take_placed(10, takes_ten), Some(2));
+        assert_eq!(head.take_placed(10, takes_ten), Some(3));
+        assert_eq!(head.take_placed(0, |_| true), None, "the queue is empty");
+        head.unlock(&mut raised);
+        assert_eq!(raised.events.len(), 1, "once");
     }
 
     #[test]

@@ -199,11 +199,10 @@ pub(super) fn gather(
 
 /// Places octets in one element, if they fit it and its pages do not come on demand. Returns whether they did.
 #[inline]
-pub(super) fn place_in_one(mrs: &MrTable, pd: PdId, sges: &[Sge], octets: &[u8]) -> bool {
+pub(super) fn place_in_one(view: &LocalView<'_>, pd: PdId, sges: &[Sge], octets: &[u8]) -> bool {
     let ([sge], Ok(length)) = (sges, u32::try_from(octets.len())) else {
         return false;
     };
-    let view = mrs.view_local();
     let slice = view.resident_sink(pd, Sge { length, ..*sge });
     let Some(slice) = slice.filter(|_| length <= sge.length) else {
         return false;

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::Error;
 use crate::driver::cq::completion_queue::{CompletionQueue, both};
-use crate::driver::cq::direct::DirectCompletion;
+use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::reactor::event_queue::EventQueue;
 use crate::driver::reactor::poll_set::{By, PollSet};
 
@@ -108,7 +108,7 @@ impl ChannelShared {
 
     /// Progress at a queue and its linked sets, but for those whose own queue is on this channel.
     fn progress_at(&self, cq: &CompletionQueue) -> Option<bool> {
-        let mut got = cq.progress_own(By::Poller, &mut DirectCompletion::default());
+        let mut got = cq.progress_own(By::Poller, &mut DirectCompletions::default());
         for set in cq.linked_sets() {
             if !self.has_set(&set) {
                 got = both(got, set.progress(By::Poller));

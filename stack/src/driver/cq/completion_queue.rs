@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::driver::cq::awaited::Awaited;
 use crate::driver::cq::channel::ChannelShared;
-use crate::driver::cq::direct::DirectCompletion;
+use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::cq::watch::Watches;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
@@ -144,11 +144,11 @@ impl CompletionQueue {
     /// Makes progress at all sources. As [`PollSet::progress`] otherwise.
     #[inline]
     pub(crate) fn progress(&self) -> Option<bool> {
-        self.progress_with(&mut DirectCompletion::default())
+        self.progress_with(&mut DirectCompletions::default())
     }
 
     #[inline]
-    fn progress_with(&self, direct: &mut DirectCompletion) -> Option<bool> {
+    fn progress_with(&self, direct: &mut DirectCompletions) -> Option<bool> {
         match self.linked.get() {
             None => self.poll_set.progress_with(By::Poller, direct),
             Some(_) => self.progress_at_all(By::Poller, direct),
@@ -156,7 +156,7 @@ impl CompletionQueue {
     }
 
     /// Makes progress at all sources, those without members left out.
-    pub(super) fn progress_at_all(&self, by: By, direct: &mut DirectCompletion) -> Option<bool> {
+    pub(super) fn progress_at_all(&self, by: By, direct: &mut DirectCompletions) -> Option<bool> {
         let mut got = self.progress_own(by, direct);
         if let Some(linked) = self.linked.get() {
             for set in linked.read().iter().filter_map(Weak::upgrade) {
@@ -167,7 +167,7 @@ impl CompletionQueue {
     }
 
     /// Progress at the set of this queue; without members there is none to make.
-    pub(super) fn progress_own(&self, by: By, direct: &mut DirectCompletion) -> Option<bool> {
+    pub(super) fn progress_own(&self, by: By, direct: &mut DirectCompletions) -> Option<bool> {
         if self.poll_set.is_in_use() {
             self.poll_set.progress_with(by, direct)
         } else {
@@ -239,13 +239,13 @@ impl CompletionQueue {
 
     /// Gives a completion to the thread that polls this queue, or adds it.
     #[inline]
-    pub(crate) fn push_direct(&self, wc: Wc, direct: &mut DirectCompletion) {
+    pub(crate) fn push_direct(&self, wc: Wc, direct: &mut DirectCompletions) {
         // Behind those of the ring, and with an event or a wakeup where one is due.
         let is_plain = !self.has_completions()
             && !self.armed.load(Ordering::Acquire)
             && !self.stamped.load(Ordering::Relaxed)
             && !self.watches.are_armed();
-        if is_plain && direct.is_free_for(self.id) {
+        if is_plain && direct.are_free_for(self.id) {
             direct.put(wc);
         } else {
             self.push(wc);
@@ -298,19 +298,20 @@ impl CompletionQueue {
     ) -> Result<usize, CqError> {
         let lay_there = self.has_completions();
         if !lay_there {
-            let mut direct = DirectCompletion::of(self.id);
+            let mut direct = DirectCompletions::of(self.id, most);
             if most > 0 {
                 self.progress_with(&mut direct);
             }
-            let Some(first) = direct.get() else {
+            let first = direct.taken();
+            if first.is_empty() {
                 return if self.has_completions() {
                     self.take(most, each)
                 } else {
                     Ok(0)
                 };
-            };
-            each(first);
-            return Ok(1 + self.take_more(most - 1, each));
+            }
+            first.iter().for_each(&mut each);
+            return Ok(first.len() + self.take_more(most - first.len(), each));
         }
         let count = self.take(most, each)?;
         let polls = match count {
@@ -440,7 +441,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use super::{CompletionQueue, DirectCompletion};
+    use super::{CompletionQueue, DirectCompletions};
     use crate::driver::device::clock;
     use crate::{
         Access, Buffer, Config, MpaConfig, RcListener, RcOperation, RcQpAttr, RcSendWr, ReadDepths,
@@ -455,10 +456,10 @@ mod tests {
         let rnic = Rnic::open(Config::default()).unwrap();
         let queue = || rnic.create_cq(4).unwrap().shared;
         let goes_direct = |cq: &CompletionQueue| {
-            let mut direct = DirectCompletion::of(cq.id());
+            let mut direct = DirectCompletions::of(cq.id(), 4);
             cq.push_direct(Wc::default(), &mut direct);
-            assert_ne!(direct.is_taken(), cq.has_completions());
-            direct.is_taken()
+            assert_ne!(direct.are_taken(), cq.has_completions());
+            direct.are_taken()
         };
         let cq = queue();
         assert!(goes_direct(&cq));
@@ -467,16 +468,35 @@ mod tests {
         assert_eq!(cq.poll(&mut [Wc::default(); 4]).unwrap(), 1);
         assert!(goes_direct(&cq), "the event was raised");
         assert!(cq.push(Wc::default()));
-        let mut direct = DirectCompletion::of(cq.id());
+        let mut direct = DirectCompletions::of(cq.id(), 4);
         cq.push_direct(Wc::default(), &mut direct);
-        assert!(!direct.is_taken(), "another completion is before it");
-        let mut elsewhere = DirectCompletion::of(queue().id());
+        assert!(!direct.are_taken(), "another completion is before it");
+        let mut elsewhere = DirectCompletions::of(queue().id(), 4);
         let cq = queue();
         cq.push_direct(Wc::default(), &mut elsewhere);
-        assert!(!elsewhere.is_taken(), "another queue is polled");
+        assert!(!elsewhere.are_taken(), "another queue is polled");
         let cq = queue();
         cq.keep_stamps().unwrap();
         assert!(!goes_direct(&cq), "its time is kept");
+    }
+
+    #[test]
+    fn completions_pass_by_the_ring_in_order_as_far_as_they_are_wanted() {
+        let rnic = Rnic::open(Config::default()).unwrap();
+        for (wanted, places) in [(0, 0), (2, 2), (usize::MAX, 16)] {
+            let cq = rnic.create_cq(32).unwrap().shared;
+            let mut direct = DirectCompletions::of(cq.id(), wanted);
+            for wr_id in 0..20 {
+                let wc = Wc::new(wr_id, crate::WcOpcode::Recv, 1);
+                cq.push_direct(wc, &mut direct);
+            }
+            let mut in_ring = [Wc::default(); 32];
+            let found = cq.poll(&mut in_ring).unwrap();
+            let taken = direct.taken();
+            assert_eq!((taken.len(), found), (places, 20 - places));
+            let ids = taken.iter().chain(&in_ring[..found]).map(|wc| wc.wr_id);
+            assert!(ids.eq(0..20), "{wanted} are wanted");
+        }
     }
 
     /// Only the queue of sends is polled, and responses come to the sockets of the other one.

@@ -1,45 +1,54 @@
-//! A completion that goes straight to the thread that polls, past the ring.
+//! Completions that go straight to the thread that polls, past the ring.
+
+use arrayvec::ArrayVec;
 
 use crate::Wc;
 
-/// Place for the first completion that a poll of an empty completion queue brings about.
+/// Completions that one poll takes past the ring, at most.
+const MOST: usize = 16;
+
+/// Places for the first completions that a poll of an empty completion queue brings about.
 #[derive(Debug, Default)]
-pub(crate) struct DirectCompletion {
+pub(crate) struct DirectCompletions {
     /// Number of the completion queue that is polled.
     cq: Option<u64>,
-    wc: Option<Wc>,
+    /// Places in use at most.
+    places: usize,
+    taken: ArrayVec<Wc, MOST>,
 }
 
-impl DirectCompletion {
-    /// The place of a thread that polls this completion queue.
+impl DirectCompletions {
+    /// The places of a thread that polls this completion queue, for `wanted` completions at most.
     #[inline]
-    pub(super) const fn of(cq: u64) -> Self {
+    pub(super) fn of(cq: u64, wanted: usize) -> Self {
         Self {
             cq: Some(cq),
-            wc: None,
+            places: wanted.min(MOST),
+            taken: ArrayVec::new(),
         }
     }
 
-    /// Whether a completion of this queue finds the place free.
+    /// Whether a completion of this queue finds a free place.
     #[inline]
-    pub(super) fn is_free_for(&self, cq: u64) -> bool {
-        self.cq == Some(cq) && self.wc.is_none()
+    pub(super) fn are_free_for(&self, cq: u64) -> bool {
+        self.cq == Some(cq) && self.taken.len() < self.places
     }
 
+    /// Takes a place that is [free](Self::are_free_for).
     #[inline]
-    pub(super) const fn put(&mut self, wc: Wc) {
-        self.wc = Some(wc);
+    pub(super) fn put(&mut self, wc: Wc) {
+        self.taken.push(wc);
     }
 
     /// Whether there is a completion.
     #[inline]
-    pub(crate) const fn is_taken(&self) -> bool {
-        self.wc.is_some()
+    pub(crate) fn are_taken(&self) -> bool {
+        !self.taken.is_empty()
     }
 
-    /// The completion, if there is one.
+    /// The completions, in order.
     #[inline]
-    pub(super) const fn get(&self) -> Option<&Wc> {
-        self.wc.as_ref()
+    pub(super) fn taken(&self) -> &[Wc] {
+        &self.taken
     }
 }

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use crate::Error;
 use crate::driver::cq::completion_queue::CompletionQueue;
-use crate::driver::cq::direct::DirectCompletion;
+use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::reactor::poll_set::{By, PollSet};
 
 /// The watches of a completion queue.
@@ -157,7 +157,7 @@ impl Watch {
 
     fn has_nothing(&self) -> bool {
         // Takes none: completions are for the loop's poll.
-        let mut direct = DirectCompletion::default();
+        let mut direct = DirectCompletions::default();
         loop {
             if self.cq.has_completions() {
                 return false;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::api::device::statistics::Counts;
 use crate::driver::cq::completion_queue::CompletionQueue;
-use crate::driver::cq::direct::DirectCompletion;
+use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
 use crate::driver::qp::cork::Cork;
@@ -186,7 +186,7 @@ impl<S: QpState> QpCore<S> {
     #[inline]
     pub(crate) fn completions_to<'a>(
         &'a self,
-        direct: Option<&'a mut DirectCompletion>,
+        direct: Option<&'a mut DirectCompletions>,
     ) -> Completions<'a, S::Wqe> {
         Completions {
             direct,

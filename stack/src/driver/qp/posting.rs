@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use crate::driver::cq::completion_queue::CompletionQueue;
-use crate::driver::cq::direct::DirectCompletion;
+use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::qp::exclusive::Exclusive;
 use crate::{AsyncEvent, PostError, Wc, WcStatus};
 use dgiwarp_engine::cq_ring::CompletionSink;
@@ -197,7 +197,7 @@ pub(crate) struct Completions<'a, W> {
     pub(crate) recv_cq: &'a CompletionQueue,
     pub(crate) posting: &'a Posting<W>,
     /// Place of the thread that polls.
-    pub(crate) direct: Option<&'a mut DirectCompletion>,
+    pub(crate) direct: Option<&'a mut DirectCompletions>,
     /// Error state of a connected QP: set before a completion with an error is visible.
     pub(crate) over: Option<&'a AtomicBool>,
 }
@@ -247,5 +247,33 @@ impl<W> CompletionSink for Completions<'_, W> {
 
     fn event(&mut self, event: AsyncEvent) {
         self.recv_cq.background().events().raise(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_sent_at_once_goes_behind_all_others_or_not_at_all() {
+        let (posting, engine) = (Posting::<u32>::new(1), Exclusive::new(Vec::new()));
+        let post = |send: &dyn Fn(&mut Vec<u32>) -> bool| {
+            posting.post_alone(&engine, |engine| send(engine), |_| {})
+        };
+        let sends = |engine: &mut Vec<u32>| {
+            engine.push(1);
+            true
+        };
+        assert!(!post(&|_| false));
+        assert!(post(&sends), "there is room again");
+        assert!(!post(&sends), "one is outstanding");
+        posting.retire();
+        let nested = engine.try_run(|_| post(&|_| unreachable!("another is at work")), |_| {});
+        assert_eq!(nested, Some(false));
+        posting.leave(7);
+        assert!(!post(&sends), "another one waits");
+        posting.empty(|wqe| assert_eq!(wqe, 7));
+        assert!(post(&sends));
+        assert_eq!(engine.try_run(|engine| engine.len(), |_| {}), Some(2));
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use crate::driver::cq::direct::DirectCompletion;
+use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::udp::socket::ReceiveBuffer;
 pub(crate) use dgiwarp_engine::connected::NextReceive;
 
@@ -83,7 +83,7 @@ pub(crate) trait Member: Debug + Send + Sync {
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         next: NextReceive,
-        _direct: &mut DirectCompletion,
+        _direct: &mut DirectCompletions,
     ) -> Option<Received> {
         self.receive(socket, buffer, next)
     }

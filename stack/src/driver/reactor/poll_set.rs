@@ -20,7 +20,7 @@ use parking_lot::{Mutex, RwLock};
 use slab::Slab;
 
 use crate::Error;
-use crate::driver::cq::direct::DirectCompletion;
+use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::reactor::adaptive_arming::AdaptiveArming;
 use crate::driver::reactor::hot_sockets::{HotSocket, HotSockets};
 use crate::driver::reactor::member::{Member, MemberId, NextReceive, Received, SocketIndex};
@@ -243,12 +243,12 @@ impl PollSet {
     /// Receives input, continues sending, runs timers that are due; a bounded amount. Returns whether
     /// anything was received, or `None` while another thread polls.
     pub(crate) fn progress(&self, by: By) -> Option<bool> {
-        self.progress_with(by, &mut DirectCompletion::default())
+        self.progress_with(by, &mut DirectCompletions::default())
     }
 
     /// As [`progress`](Self::progress); a completion may go to `direct`.
     #[inline]
-    pub(crate) fn progress_with(&self, by: By, direct: &mut DirectCompletion) -> Option<bool> {
+    pub(crate) fn progress_with(&self, by: By, direct: &mut DirectCompletions) -> Option<bool> {
         let mut poller = self.poller.try_lock()?;
         if by != By::Background {
             self.arming.polled();
@@ -310,7 +310,7 @@ impl PollSet {
         poller: &mut Poller,
         by: By,
         next: NextReceive,
-        direct: &mut DirectCompletion,
+        direct: &mut DirectCompletions,
     ) -> bool {
         let mut got = false;
         let count = poller.hot.len();
@@ -355,7 +355,7 @@ impl PollSet {
     fn receive_burst(
         &self,
         member: &dyn Member,
-        mut direct: Option<&mut DirectCompletion>,
+        mut direct: Option<&mut DirectCompletions>,
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         mut next: NextReceive,
@@ -378,7 +378,7 @@ impl PollSet {
             if next == NextReceive::Soon {
                 next = NextReceive::SoonAgain;
             }
-            if direct.as_ref().is_some_and(|it| it.is_taken()) || member.has_completions() {
+            if direct.as_ref().is_some_and(|it| it.are_taken()) || member.has_completions() {
                 break;
             }
         }

@@ -239,6 +239,8 @@ impl Lanes {
         let output = &mut self.ends.output;
         // A corrupt lane ends the connection when it is written otherwise.
         let Ok(Some(octets)) = output.write_whole(pieces) else {
+            // A ring that may be longer grows when it is written otherwise.
+            self.is_full = !output.may_grow();
             return false;
         };
         self.octets_sent += octets as u64;

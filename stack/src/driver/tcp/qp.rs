@@ -30,6 +30,7 @@ use crate::driver::qp::staging::RxBuffer;
 use crate::driver::reactor::member::{NextReceive, Received};
 use crate::driver::same_host::meeting::Refused;
 use crate::driver::same_host::names::Reach;
+use crate::driver::tcp::lanes::Lanes;
 use crate::driver::tcp::liveness::Liveness;
 use crate::driver::tcp::pipe::Pipe;
 use crate::{Access, ConnectError, Error, QpCounters, RcOptions, RnrLimits, WcStatus};
@@ -460,9 +461,19 @@ impl RcShared {
                 ..
             } = link;
             lanes::follow_output(pipe, engine);
-            if tcp_close.may_send() && engine.waits_for_room(now) && pipe.is_blocked() {
-                self.wait_for_room(link);
-                return;
+            if tcp_close.may_send() && engine.waits_for_room(now) {
+                let mut is_blocked = pipe.is_blocked();
+                if !is_blocked && pipe.lanes().is_some_and(Lanes::are_polled) {
+                    if engine.send_short(self.tables(), pipe) {
+                        self.unsent.store(false, Ordering::Release);
+                        return;
+                    }
+                    is_blocked = pipe.is_blocked();
+                }
+                if is_blocked {
+                    self.wait_for_room(link);
+                    return;
+                }
             }
             engine.make_fpdus(now, self.tables(), &mut completions);
             if !tcp_close.may_send() || !engine.has_octets(now) {

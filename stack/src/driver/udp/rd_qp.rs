@@ -16,7 +16,7 @@ use dgiwarp_memory::socket::NoCancellation;
 use dgiwarp_rdmap::datagram::DropReason;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::driver::cq::direct::DirectCompletion;
+use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
@@ -545,7 +545,7 @@ impl Member for RdShared {
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         next: NextReceive,
-        _direct: &mut DirectCompletion,
+        _direct: &mut DirectCompletions,
     ) -> Option<Received> {
         let _guard = NoCancellation::begin();
         if !self.has_lanes(socket) {

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use arrayvec::ArrayVec;
 use dgiwarp_llp_tcp_mpa::framing::bare;
-use dgiwarp_rdmap::stream::{Handled, Peer, carries_message};
+use dgiwarp_rdmap::stream::{Handled, Peer, SoleSend, carries_message};
 
 use crate::connected::engine::RcEngine;
 use crate::connected::first_fpdu_probe::FirstFpduProbe;
@@ -21,6 +22,25 @@ pub struct ShortInput {
     pub octets: usize,
     /// A message waits for a receive, or the connection has ended.
     pub has_work: bool,
+}
+
+/// Sends that are received under one lock of the receive queue, at most.
+const BATCH: usize = 16;
+
+/// An FPDU that has all of a Send.
+struct Sole<'a> {
+    send: SoleSend<'a>,
+    /// Octets of the message.
+    length: u32,
+    ulpdu_len: usize,
+    fpdu_len: usize,
+}
+
+/// A message that is placed, without its completion yet.
+struct Received {
+    wr_id: u64,
+    length: u32,
+    solicited: bool,
 }
 
 impl RcEngine {
@@ -50,11 +70,11 @@ impl RcEngine {
         completions: &mut impl CompletionSink,
     ) -> ShortInput {
         let mut handled = 0;
-        while let Some((ulpdu, fpdu)) = bare::first(&octets[handled..]) {
-            if self.receive_sole(ulpdu, tables, completions) {
-                handled += fpdu;
-                continue;
-            }
+        loop {
+            handled += self.receive_sole_sends(&octets[handled..], tables, completions);
+            let Some((ulpdu, fpdu)) = bare::first(&octets[handled..]) else {
+                break;
+            };
             if !carries_message(ulpdu) {
                 break;
             }
@@ -92,35 +112,70 @@ impl RcEngine {
             has_work: false,
         }
     }
-    /// Receives a Send of one segment whose receive is one element. Where the ULPDU is another one, or this fails, nothing is done and `false` returned.
+
+    /// Receives Sends of one segment each whose receives are one element, from the front of `octets`, up to the first other FPDU or one that cannot be placed.
+    /// Returns their octets.
     #[inline]
-    fn receive_sole(
+    fn receive_sole_sends(
         &mut self,
-        ulpdu: &[u8],
+        octets: &[u8],
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
-    ) -> bool {
-        let (config, queue) = (&self.config, tables.recv_queue);
-        let Some(send) = self.stream.sole_send(ulpdu) else {
-            return false;
+    ) -> usize {
+        let Some(mut next) = self.first_sole(octets) else {
+            return 0;
         };
-        let Ok(length) = u32::try_from(send.payload.len()) else {
-            return false;
-        };
-        let pd = queue.pd(config.pd);
-        let place = |sges: &[Sge]| place_in_one(tables.mrs, pd, sges, send.payload);
-        let Some(wr_id) = queue.take_placed(length, completions, place) else {
-            return false;
-        };
-        self.stream.placed_sole_send();
-        self.counters.count_received(ulpdu.len());
-        let wc = Wc {
-            byte_len: length,
-            source: Some(config.peer),
-            solicited: send.solicited,
-            ..Wc::new(wr_id, WcOpcode::Recv, config.qpn)
-        };
-        queue.complete(wc, completions);
-        true
+        let (queue, mut handled) = (tables.recv_queue, 0);
+        let pd = queue.pd(self.config.pd);
+        let mut taken = ArrayVec::<Received, BATCH>::new();
+        let mut receives = queue.lock_head();
+        let view = tables.mrs.view_local();
+        loop {
+            let (send, length) = (next.send, next.length);
+            let place = |sges: &[Sge]| place_in_one(&view, pd, sges, send.payload);
+            let Some(wr_id) = receives.take_placed(length, place) else {
+                break;
+            };
+            self.stream.placed_sole_send();
+            self.counters.count_received(next.ulpdu_len);
+            handled += next.fpdu_len;
+            taken.push(Received {
+                wr_id,
+                length,
+                solicited: send.solicited,
+            });
+            if taken.is_full() {
+                break;
+            }
+            match self.first_sole(&octets[handled..]) {
+                Some(sole) => next = sole,
+                None => break,
+            }
+        }
+        drop(view);
+        receives.unlock(completions);
+        for received in &taken {
+            let wc = Wc {
+                byte_len: received.length,
+                source: Some(self.config.peer),
+                solicited: received.solicited,
+                ..Wc::new(received.wr_id, WcOpcode::Recv, self.config.qpn)
+            };
+            queue.complete(wc, completions);
+        }
+        handled
+    }
+
+    /// The first FPDU, if it has all of a Send.
+    #[inline]
+    fn first_sole<'a>(&self, octets: &'a [u8]) -> Option<Sole<'a>> {
+        let (ulpdu, fpdu_len) = bare::first(octets)?;
+        let send = self.stream.sole_send(ulpdu)?;
+        Some(Sole {
+            send,
+            length: u32::try_from(send.payload.len()).ok()?,
+            ulpdu_len: ulpdu.len(),
+            fpdu_len,
+        })
     }
 }

@@ -351,7 +351,10 @@ fn a_message_is_posted_at_once_only_behind_all_others() {
         end.engine.post_short(&short_wr(1, data), tables, lane)
     };
     let octets = ShortData::Inline(&[5; 10]);
-    assert!(!post(&mut client, &mut lane, octets), "memory is not shared");
+    assert!(
+        !post(&mut client, &mut lane, octets),
+        "memory is not shared"
+    );
     short_both_ways(&mut client, &mut server);
     assert!(post(&mut client, &mut lane, octets));
     // Keys that there are not, and octets beyond the region.
@@ -361,7 +364,10 @@ fn a_message_is_posted_at_once_only_behind_all_others() {
     };
     let (outside, too_long) = (client.sge(16_380, 8), client.sge(0, 16_384));
     for sge in [unknown, outside, too_long] {
-        assert!(!post(&mut client, &mut lane, ShortData::Sge(sge)), "{sge:?}");
+        assert!(
+            !post(&mut client, &mut lane, ShortData::Sge(sge)),
+            "{sge:?}"
+        );
     }
     // One that waits to begin.
     client.engine.accept(RcSendWqe {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use crate::QpCounters;
-use crate::driver::cq::direct::DirectCompletion;
+use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::device::clock;
 use crate::driver::reactor::member::Received;
 use crate::driver::same_host::ends::LaneEnds;
@@ -188,7 +188,7 @@ impl RcShared {
     pub(super) fn receive_short(
         &self,
         inner: &mut RcInner,
-        direct: &mut DirectCompletion,
+        direct: &mut DirectCompletions,
     ) -> Option<Received> {
         let link = inner.link.as_mut()?;
         let is_plain = !(link.paused || link.reach.is_some() || link.tcp_close.has_begun())
@@ -236,7 +236,7 @@ impl RcShared {
         &self,
         inner: &mut RcInner,
         mut peeked: usize,
-        direct: &mut DirectCompletion,
+        direct: &mut DirectCompletions,
     ) -> Option<Received> {
         let Link { engine, pipe, .. } = inner.link.as_mut()?;
         let lanes = pipe.lanes_mut()?;

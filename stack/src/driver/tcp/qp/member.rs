@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use dgiwarp_memory::socket::NoCancellation;
 
-use crate::driver::cq::direct::DirectCompletion;
+use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::device::clock;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
 use crate::driver::tcp::qp::ending::Rest;
@@ -29,7 +29,7 @@ impl Member for RcShared {
         _socket: SocketIndex,
         _buffer: &mut ReceiveBuffer,
         next: NextReceive,
-        direct: &mut DirectCompletion,
+        direct: &mut DirectCompletions,
     ) -> Option<Received> {
         self.try_run(|inner| match self.receive_short(inner, direct) {
             Some(received) => received,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use dgiwarp_memory::socket::NoCancellation;
 
-use crate::driver::cq::direct::DirectCompletion;
+use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
 use crate::driver::udp::qp::{UdInner, UdShared};
 use crate::driver::udp::socket::ReceiveBuffer;
@@ -32,7 +32,7 @@ impl Member for UdShared {
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         next: NextReceive,
-        _direct: &mut DirectCompletion,
+        _direct: &mut DirectCompletions,
     ) -> Option<Received> {
         let _guard = NoCancellation::begin();
         if !self.has_lanes(socket) {
