@@ -5,7 +5,7 @@ use super::*;
 const ALL: Capabilities = Capabilities::WANTS_ACKNOWLEDGEMENTS.with(Capabilities::TAKES_IMMEDIATES);
 
 /// Two ends that have greeted each other.
-fn acquainted() -> (TestStream, TestStream) {
+pub(super) fn acquainted() -> (TestStream, TestStream) {
     let mut nobody = Memory::default();
     let [mut client, mut server] = [(); 2].map(|()| stream().with_extensions(ALL));
     assert!(client.dgiwarp_ext().is_hello_due(true) && !server.dgiwarp_ext().is_hello_due(false));

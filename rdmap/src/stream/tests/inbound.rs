@@ -416,3 +416,66 @@ proptest! {
         }
     }
 }
+
+/// Every octet of the header with every value: it is all of the next Send only where the stream takes it for that.
+#[test]
+fn a_sole_send_is_one_that_the_stream_would_deliver() {
+    let good = send(&mut stream(), b"12345678", PLAIN, 1442).remove(0);
+    let mut found = 0;
+    for at in 0..18 {
+        for value in 0..=255 {
+            let mut ulpdu = good.clone();
+            ulpdu[at] = value;
+            let mut sink = stream();
+            let Some(sole) = sink.sole_send(&ulpdu) else {
+                continue;
+            };
+            found += 1;
+            let mut memory = Memory::with_receives(&[8]);
+            let handled = sink.handle_ulpdu(&ulpdu, &mut memory);
+            assert_eq!(handled, Ok(Handled::Taken), "octet {at} is {value}");
+            let (octets, delivered) = &memory.delivered[0];
+            assert_eq!((&octets[..], delivered.length), (sole.payload, 8));
+            assert_eq!(delivered.solicited, sole.solicited);
+            assert_eq!(delivered.invalidated, None);
+            assert_eq!(delivered.immediate, None);
+        }
+    }
+    // Those of RsvdULP, which only an Invalidate fills, may have any value; the other ones have one, the opcode two.
+    assert_eq!(found, 4 * 256 + 14 + 1);
+    assert_eq!(stream().sole_send(&good[..17]), None);
+}
+
+#[test]
+fn sole_sends_count_as_all_others() {
+    let (mut client, mut server) = dgiwarp_ext::acquainted();
+    let mut memory = Memory::with_receives(&[100, 0]);
+    let whole =
+        |stream: &mut Stream<usize, usize>| send(stream, b"12345678", PLAIN, 1442).remove(0);
+    let write = client.write(STag::new(STAG), TaggedOffset::new(BASE), 20);
+    for ulpdu in segments(write, &[9; 20], 1442) {
+        server.handle_ulpdu(&ulpdu, &mut memory).unwrap();
+    }
+    let (first, second) = (whole(&mut client), whole(&mut client));
+    assert_eq!(server.sole_send(&second), None, "the first comes before it");
+    assert!(server.sole_send(&first).is_some());
+    let before = server.dgiwarp_ext().placed();
+    server.placed_sole_send();
+    assert_eq!(server.dgiwarp_ext().placed(), before + 1);
+    assert_eq!(server.sole_send(&first), None);
+    assert!(server.sole_send(&second).is_some());
+    server.placed_sole_send();
+    // In the midst of a Send none is.
+    let cut = send(&mut client, &[7; 20], PLAIN, 28);
+    assert_eq!(server.sole_send(&cut[0]), None);
+    server.handle_ulpdu(&cut[0], &mut memory).unwrap();
+    assert_eq!(server.sole_send(&cut[1]), None);
+    server.handle_ulpdu(&cut[1], &mut memory).unwrap();
+    // The Write before the Sends is not that of an Immediate Data message behind them.
+    let data = ImmediateData {
+        immediate: 1,
+        written: 0,
+    };
+    let ulpdu = client.immediate(data, false);
+    assert_eq!(server.handle_ulpdu(&ulpdu, &mut memory), Ok(Handled::Taken));
+}

@@ -521,7 +521,7 @@ fn carried(
 }
 
 proptest! {
-    /// What is posted at once and received where it lies is on the lane, in memory and in completions as what goes by the queues.
+    /// Messages that are posted at once and received where they lie are on the lane, in memory and in completions as those that go by the queues.
     #[test]
     fn short_ways_and_those_of_all_messages_agree(
         messages in proptest::collection::vec((0u16..500, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()), 1..7),
