@@ -20,5 +20,6 @@ pub mod wire;
 pub use carrier::{CarrierError, RcPort, rc_config};
 pub use engine::Event;
 pub use session::{
-    Cancel, Connection, Control, Error, Options, Port, Sink, Source, Summary, receive, send,
+    Arriving, Cancel, Connection, Control, Error, Options, Port, Sink, Source, Summary, receive,
+    send,
 };

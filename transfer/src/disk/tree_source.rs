@@ -1,7 +1,8 @@
 //! Files and trees as a source.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,27 @@ pub struct Item {
     pub path: PathBuf,
     /// Name beneath the sink's target; empty: the target itself.
     pub name: PathBuf,
+}
+
+impl Item {
+    /// A path of this host, under its last component beneath the sink's target, or, not `into`, as the target itself.
+    ///
+    /// # Errors
+    /// Errors of `realpath(3)` and `open(2)`.
+    pub fn of(path: &Path, into: bool) -> io::Result<Self> {
+        let real = fs::canonicalize(path)?;
+        let (folder, last) = match (real.parent(), real.file_name()) {
+            (Some(folder), Some(last)) => (folder, PathBuf::from(last)),
+            _ => (real.as_path(), PathBuf::new()),
+        };
+        // `.` and the like have the name that they stand for.
+        let name = path.file_name().map_or_else(|| last.clone(), PathBuf::from);
+        Ok(Self {
+            root: Arc::new(Root::open(folder)?),
+            path: last,
+            name: if into { name } else { PathBuf::new() },
+        })
+    }
 }
 
 /// Files and trees, in the order of their items; directories follow all files, so that their times are right at the end.
@@ -69,7 +91,7 @@ impl TreeSource {
 
     fn open(&self, file: u32, item: &Item, metadata: &Metadata) -> Result<Next, Failure> {
         let what = item.path.display().to_string();
-        let unreadable = |error: &std::io::Error| Failure {
+        let unreadable = |error: &io::Error| Failure {
             status: Status::Unreadable,
             ..failure(&what, error)
         };
@@ -176,7 +198,7 @@ impl Source for TreeSource {
         let what = opened.name.display().to_string();
         match opened.file.read_exact_at(octets, offset) {
             Ok(()) => Ok(()),
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(Failure::new(
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Failure::new(
                 Status::Changed,
                 format!("{what}: became shorter while it was read"),
             )),

@@ -55,6 +55,15 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Whether the peer that dialled has this token. It is compared in a time that does not depend on where tokens differ.
+    #[must_use]
+    pub fn has_token(&self, token: &[u8; 16]) -> bool {
+        self.hello
+            .is_some_and(|(_, hello)| is_equal(&hello.token, token))
+    }
+}
+
 impl Port {
     /// Listens for a TCP connection.
     ///
@@ -110,33 +119,28 @@ impl Port {
                 return Err(Error::NoPeer);
             }
             let left = left.min(Duration::from_millis(500));
-            let Some((mut carrier, peer)) = self.next(left, control)? else {
+            let Some(arriving) = self.arrive(left, control)? else {
                 continue;
             };
-            if from.is_some_and(|from| from.to_canonical() != peer.ip().to_canonical()) {
+            let peer = arriving.peer().ip().to_canonical();
+            if from.is_some_and(|from| from.to_canonical() != peer) {
                 continue;
             }
-            let until = Instant::now() + CONNECT;
-            let mut arrivals = Vec::new();
-            while arrivals.is_empty() && Instant::now() < until && !control.is_cancelled() {
-                if carrier.poll(&mut arrivals).is_err() {
-                    break;
-                }
-                arrivals.retain(|it| matches!(it, Arrival::Frame(..)));
-                if arrivals.is_empty() {
-                    let left = until.saturating_duration_since(Instant::now());
-                    if carrier.wait(&control.wake, left).is_err() {
-                        break;
-                    }
-                }
-            }
-            if let [Arrival::Frame(taken, Frame::Hello(hello))] = &arrivals[..]
-                && is_equal(&hello.token, token)
+            if let Some(connection) = arriving.greet(control)
+                && connection.has_token(token)
             {
-                let hello = Some((*taken, *hello));
-                return Ok(Connection { carrier, hello });
+                return Ok(connection);
             }
         }
+    }
+
+    /// The next connection, whose peer is not known yet; `None` if there is none within the timeout.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`]: one connection that failed, or no memory or descriptors for one.
+    pub fn arrive(&self, timeout: Duration, control: &Control) -> Result<Option<Arriving>, Error> {
+        let arrived = self.next(timeout, control)?;
+        Ok(arrived.map(|(carrier, peer)| Arriving { carrier, peer }))
     }
 
     fn next(
@@ -166,6 +170,46 @@ impl Port {
                 }
             }
         }
+    }
+}
+
+/// A connection that came to a [`Port`] and has not sent its HELLO.
+#[derive(Debug)]
+pub struct Arriving {
+    carrier: Carrier,
+    peer: SocketAddr,
+}
+
+impl Arriving {
+    /// Address of the peer.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Waits for the HELLO, four seconds at most; `None` for a peer that sends none, or something else.
+    #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an edge: the peer has so long for its HELLO"
+    )]
+    pub fn greet(self, control: &Control) -> Option<Connection> {
+        let mut carrier = self.carrier;
+        let until = Instant::now() + CONNECT;
+        let mut arrivals = Vec::new();
+        while arrivals.is_empty() && Instant::now() < until && !control.is_cancelled() {
+            carrier.poll(&mut arrivals).ok()?;
+            arrivals.retain(|it| matches!(it, Arrival::Frame(..)));
+            if arrivals.is_empty() {
+                let left = until.saturating_duration_since(Instant::now());
+                carrier.wait(&control.wake, left).ok()?;
+            }
+        }
+        let [Arrival::Frame(taken, Frame::Hello(hello))] = arrivals[..] else {
+            return None;
+        };
+        let hello = Some((taken, hello));
+        Some(Connection { carrier, hello })
     }
 }
 

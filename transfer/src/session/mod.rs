@@ -4,7 +4,7 @@ mod connection;
 mod run;
 mod workers;
 
-pub use connection::{Connection, Port};
+pub use connection::{Arriving, Connection, Port};
 pub use run::{receive, send};
 
 use std::io;
@@ -134,7 +134,9 @@ impl Control {
         }
     }
 
-    pub(crate) fn is_cancelled(&self) -> bool {
+    /// Whether [`Cancel::cancel`] was called.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
         self.flag.load(Ordering::Acquire)
     }
 }

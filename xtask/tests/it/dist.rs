@@ -350,7 +350,7 @@ fn the_debian_package_has_the_tree_and_what_nobody_else_has() {
         let ours = path.components().any(|part| {
             let part = part.as_os_str().to_string_lossy();
             let name = part.trim_start_matches('_');
-            ["dgiwarp", "rftp", "ripc"]
+            ["dgiwarp", "mz", "rftp", "ripc"]
                 .iter()
                 .any(|ours| name.starts_with(ours))
         });

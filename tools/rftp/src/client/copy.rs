@@ -133,7 +133,9 @@ fn put(copy: &Copy, url: &Url, progress: &mut Progress) -> Result<Summary, Faile
     let into = url.is_directory() || paths.len() > 1 || is_directory(&mut control, url)?;
     let mut items = Vec::new();
     for path in paths {
-        items.push(item(path, into).map_err(Failed::Session)?);
+        let item = Item::of(path, into)
+            .map_err(|error| Failed::Session(format!("{}: {error}", path.display())))?;
+        items.push(item);
     }
     let source = Arc::new(TreeSource::new(items));
     let command = [b"RSTR ", &url.path[..]].concat();
@@ -141,22 +143,6 @@ fn put(copy: &Copy, url: &Url, progress: &mut Progress) -> Result<Summary, Faile
         send(connection, source, options, own, &mut |event: &Event| {
             progress.note(event)
         })
-    })
-}
-
-fn item(path: &Path, into: bool) -> Result<Item, String> {
-    let named = |error: std::io::Error| format!("{}: {error}", path.display());
-    let real = fs::canonicalize(path).map_err(named)?;
-    let (folder, last) = match (real.parent(), real.file_name()) {
-        (Some(folder), Some(last)) => (folder, PathBuf::from(last)),
-        _ => (real.as_path(), PathBuf::new()),
-    };
-    // `.` and the like have the name that they stand for.
-    let name = path.file_name().map_or_else(|| last.clone(), PathBuf::from);
-    Ok(Item {
-        root: Arc::new(Root::open(folder).map_err(named)?),
-        path: last,
-        name: if into { name } else { PathBuf::new() },
     })
 }
 

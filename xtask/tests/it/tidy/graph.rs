@@ -73,6 +73,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("dgiwarp-perf", &["dgiwarp", "dgiwarp-cli"]),
     ("dgiwarp-transfer", &["dgiwarp", "dgiwarp-codec"]),
     (
+        "dgiwarp-mz",
+        &["dgiwarp", "dgiwarp-cli", "dgiwarp-transfer"],
+    ),
+    (
         "dgiwarp-rftp",
         &["dgiwarp", "dgiwarp-cli", "dgiwarp-transfer"],
     ),

@@ -1,0 +1,309 @@
+//! The command line of `mz`.
+
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use dgiwarp_cli::{Example, Program};
+use dgiwarp_mz::{
+    Carriage, Code, Failed, PORT, PipeIn, Receive, Send, Show, listen_address, peer_addresses,
+    pipe_in, pipe_out, receive, send, serve,
+};
+use dgiwarp_transfer::Options;
+use dgiwarp_transfer::disk::TreeSinkOptions;
+
+const PROGRAM: Program = Program {
+    examples: &[
+        Example {
+            line: "mz recv incoming",
+            about: "Waits for one transfer into a directory; prints a code and the command for the other end.",
+        },
+        Example {
+            line: "mz send --code CODE results notes.txt host",
+            about: "Sends a tree and a file. The same commands after an interruption go on where that was.",
+        },
+        Example {
+            line: "mz serve --code CODE /srv/incoming",
+            about: "Takes any number of transfers, side by side.",
+        },
+        Example {
+            line: "mz pipe --listen > copy.img\nmz pipe --code CODE host < disk.img",
+            about: "A stream: standard input of one host to standard output of the other.",
+        },
+    ],
+    sections: &[
+        (
+            "Code",
+            "A code admits a peer. Each wrong one costs the peer's address a delay that doubles, from 0.25 to 8 seconds. \
+             Neither the code's token nor data are encrypted: use a network that you trust.",
+        ),
+        (
+            "Exit status",
+            "0 everything is there; 1 something is not, with the reason on standard error; 2 usage.",
+        ),
+    ],
+    see_also: &["rftp(1)", "dgiwarp(7)"],
+    ..Program::EMPTY
+};
+
+/// Sends files, trees and streams to another host, over RDMA or TCP.
+#[derive(Debug, Parser)]
+#[command(name = "mz", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Send files and trees to a host that waits for them
+    ///
+    /// Files of the same size and time as the peer's are not sent again. One that was interrupted goes on where it was, as long as it is unchanged.
+    Send(SendArgs),
+    /// Wait for one transfer into a directory
+    ///
+    /// A file is under its name when all of it is there.
+    Recv(ReceiveArgs),
+    /// Take any number of transfers into a directory, side by side
+    Serve(ServeArgs),
+    /// Move a stream: standard input of one host to standard output of the other
+    Pipe(PipeArgs),
+}
+
+#[derive(Debug, Args)]
+struct SendArgs {
+    /// Files or directories
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// HOST or HOST:PORT of the receiving end
+    #[arg(value_name = "HOST")]
+    host: String,
+    /// Code that the receiving end shows
+    #[arg(long, value_parser = Code::given)]
+    code: Code,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct ReceiveArgs {
+    /// Directory that the files go to; it is made if it is missing
+    #[arg(value_name = "DIRECTORY")]
+    folder: PathBuf,
+    #[command(flatten)]
+    listen: Listen,
+    /// Write files of the same size and time again
+    #[arg(long)]
+    rewrite: bool,
+    /// Do not synchronize files to the disk
+    #[arg(long)]
+    no_sync: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    #[command(flatten)]
+    receive: ReceiveArgs,
+    /// Transfers at a time; one takes up to --slots times --block octets of memory
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    max_sessions: u16,
+}
+
+#[derive(Debug, Args)]
+struct PipeArgs {
+    /// HOST or HOST:PORT of the end that writes; without it, and with --listen, this end writes to standard output
+    #[arg(value_name = "HOST", required_unless_present = "listen", conflicts_with_all = ["listen", "bind", "port"], requires = "code")]
+    host: Option<String>,
+    /// Wait for a peer and write its stream to standard output
+    #[arg(short, long)]
+    listen: bool,
+    #[command(flatten)]
+    at: Listen,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Listen {
+    /// Address, or ADDRESS:PORT, to listen at; without it all addresses of this host
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<String>,
+    /// Port to listen at; 0 for any
+    #[arg(long, default_value_t = PORT)]
+    port: u16,
+    /// Code that admits a peer; without it a random one is shown
+    #[arg(long, value_parser = Code::given)]
+    code: Option<Code>,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// A TCP connection instead of a queue pair; both ends need it
+    #[arg(long)]
+    tcp: bool,
+    /// Octets of a block: a power of two from 1024 to 67108864; the smaller of both ends' holds
+    #[arg(long, value_name = "OCTETS", default_value_t = 1 << 20)]
+    block: u32,
+    /// Blocks of memory, 2 to 4096
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(2..=4096))]
+    slots: u16,
+    /// Threads that read or write files, 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
+    /// No progress and no summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// A line for each entry
+    #[arg(short, long)]
+    verbose: bool,
+    /// One JSON object a line on standard output for each event
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let cli: Cli = dgiwarp_cli::parse(&PROGRAM);
+    let done = match cli.command {
+        Command::Send(args) => send_order(args).and_then(|order| send(&order)),
+        Command::Recv(args) => receive_order(args, 1).and_then(|order| receive(&order)),
+        Command::Serve(args) => receive_order(args.receive, usize::from(args.max_sessions))
+            .and_then(|order| serve(&order)),
+        Command::Pipe(args) => pipe(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => {
+            eprintln!("mz: {failed}");
+            let usage = matches!(failed, Failed::Usage(_));
+            ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}
+
+fn send_order(args: SendArgs) -> Result<Send, Failed> {
+    Ok(Send {
+        paths: args.paths,
+        to: peer_addresses(&args.host).map_err(Failed::Session)?,
+        code: args.code,
+        carriage: carriage(&args.common)?,
+        show: show(&args.common),
+    })
+}
+
+fn receive_order(args: ReceiveArgs, sessions: usize) -> Result<Receive, Failed> {
+    let (bind, code) = listen(&args.listen)?;
+    Ok(Receive {
+        folder: args.folder,
+        bind,
+        port: args.listen.port,
+        code,
+        sink: TreeSinkOptions {
+            durable: !args.no_sync,
+            rewrite: args.rewrite,
+        },
+        carriage: carriage(&args.common)?,
+        sessions,
+        show: show(&args.common),
+    })
+}
+
+fn pipe(args: PipeArgs) -> Result<(), Failed> {
+    let (carriage, mut show) = (carriage(&args.common)?, show(&args.common));
+    if let (Some(host), Some(code)) = (&args.host, &args.at.code) {
+        let to = peer_addresses(host).map_err(Failed::Session)?;
+        let code = code.clone();
+        // Pieces of a stream are no entries.
+        show.verbose = false;
+        return pipe_in(&PipeIn {
+            to,
+            code,
+            carriage,
+            show,
+        });
+    }
+    if show.json {
+        let text = "--json is not for the end whose standard output is the stream";
+        return Err(Failed::Usage(text.into()));
+    }
+    show.verbose = false;
+    let (bind, code) = listen(&args.at)?;
+    pipe_out(&Receive {
+        folder: PathBuf::new(),
+        bind,
+        port: args.at.port,
+        code,
+        sink: TreeSinkOptions::default(),
+        carriage,
+        sessions: 1,
+        show,
+    })
+}
+
+fn listen(args: &Listen) -> Result<(Option<SocketAddr>, Code), Failed> {
+    let bind = args.bind.as_ref();
+    let bind = bind.map(|text| listen_address(text, args.port));
+    let code = args.code.clone().map_or_else(Code::random, Ok);
+    Ok((
+        bind.transpose().map_err(Failed::Usage)?,
+        code.map_err(Failed::Session)?,
+    ))
+}
+
+fn carriage(common: &Common) -> Result<Carriage, Failed> {
+    let block = common.block;
+    if !block.is_power_of_two() || !(1024..=64 << 20).contains(&block) {
+        let text = format!("{block} octets are no length of a block");
+        return Err(Failed::Usage(text));
+    }
+    Ok(Carriage {
+        tcp: common.tcp,
+        options: Options {
+            block,
+            slots: common.slots,
+            threads: usize::from(common.threads),
+            ..Options::default()
+        },
+    })
+}
+
+fn show(common: &Common) -> Show {
+    Show {
+        quiet: common.quiet,
+        verbose: common.verbose,
+        json: common.json,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+        let parse = |line: &str| Cli::try_parse_from(line.split(' '));
+        let Command::Send(args) = parse("mz send --code x a b host:9").unwrap().command else {
+            panic!("not send")
+        };
+        assert_eq!((args.paths.len(), args.host.as_str()), (2, "host:9"));
+        for good in ["mz pipe -l", "mz pipe --code x host", "mz recv d --port 0"] {
+            assert!(parse(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "mz send a host",
+            "mz send --code x host",
+            "mz pipe",
+            "mz pipe host",
+            "mz pipe -l host --code x",
+            "mz recv",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

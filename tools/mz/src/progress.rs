@@ -1,0 +1,198 @@
+//! Progress on a terminal or as lines of JSON, failures always.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::time::{Duration, Instant};
+
+use dgiwarp_transfer::wire::{FileKind, Status};
+use dgiwarp_transfer::{Event, Summary};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::place::Failed;
+
+/// Output of a program.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Show {
+    /// No bar and no summary.
+    pub quiet: bool,
+    /// A line for each entry.
+    pub verbose: bool,
+    /// One JSON object a line on standard output, for each event.
+    pub json: bool,
+}
+
+/// Progress of a session. Names are kept while their entries are unfinished.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    show: Show,
+    bar: ProgressBar,
+    names: BTreeMap<u32, String>,
+    begun: Instant,
+    pub(crate) failures: u64,
+    /// Events so far.
+    pub(crate) events: u64,
+}
+
+impl Progress {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an edge: a user reads how long it took"
+    )]
+    pub(crate) fn new(show: Show, alone: bool) -> Self {
+        let hidden = show.quiet || show.json || !alone || !std::io::stderr().is_terminal();
+        let bar = if hidden {
+            ProgressBar::hidden()
+        } else {
+            ProgressBar::new(0)
+        };
+        let style = "{bar:30} {bytes} of {total_bytes}  {binary_bytes_per_sec}  {msg}";
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        if !hidden {
+            bar.enable_steady_tick(Duration::from_millis(200));
+        }
+        Self {
+            show,
+            bar,
+            names: BTreeMap::new(),
+            begun: Instant::now(),
+            failures: 0,
+            events: 0,
+        }
+    }
+
+    pub(crate) fn note(&mut self, event: &Event) {
+        self.events += 1;
+        match event {
+            Event::Offered { file, entry } => {
+                if entry.kind == FileKind::File {
+                    self.bar.inc_length(entry.size);
+                }
+                if self.show.verbose || self.show.json || !self.bar.is_hidden() {
+                    let name = shown(&entry.name);
+                    self.bar.set_message(name.clone());
+                    self.names.insert(*file, name);
+                }
+            }
+            Event::Resumed { octets, .. } | Event::Placed { octets, .. } => self.bar.inc(*octets),
+            Event::Finished { file, status, text } => {
+                let name = self.names.remove(file).unwrap_or_default();
+                if self.show.json {
+                    let status = format!("{status:?}").to_lowercase();
+                    line(&json!({"event": "entry", "name": name, "status": status, "text": text}));
+                }
+                if !status.is_good() {
+                    self.fail(text);
+                } else if self.show.verbose && *status == Status::Stored && !name.is_empty() {
+                    self.bar.suspend(|| eprintln!("{name}"));
+                }
+            }
+            Event::Unreadable { name, text } => {
+                if self.show.json {
+                    line(
+                        &json!({"event": "entry", "name": name, "status": "unreadable", "text": text}),
+                    );
+                }
+                self.fail(text);
+            }
+            Event::Repeated { offset, .. } if self.show.verbose => {
+                let text = format!("mz: a corrupt block at {offset} is sent again");
+                self.bar.suspend(|| eprintln!("{text}"));
+            }
+            _ => {}
+        }
+    }
+
+    fn fail(&mut self, text: &str) {
+        self.failures += 1;
+        self.bar.suspend(|| eprintln!("mz: {text}"));
+    }
+
+    /// Shows the result of a session, `from` a peer if there may be several.
+    pub(crate) fn end(
+        &self,
+        done: &Result<Summary, Failed>,
+        from: Option<&str>,
+    ) -> Result<(), Failed> {
+        self.bar.finish_and_clear();
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let from = from.map_or(String::new(), |peer| format!("{peer}: "));
+        let summary = match done {
+            Ok(summary) => summary,
+            Err(failed) => {
+                if self.show.json {
+                    line(&json!({"event": "failed", "text": failed.to_string()}));
+                }
+                return Err(failed.clone());
+            }
+        };
+        if self.show.json {
+            line(&json!({
+                "event": "end",
+                "seconds": seconds,
+                "octets": summary.octets,
+                "stored": summary.stored,
+                "present": summary.present,
+                "failed": summary.failed,
+                "resumed": summary.resumed,
+                "repeated": summary.repeated,
+            }));
+        } else if !self.show.quiet {
+            eprintln!("mz: {from}{}", described(summary, seconds));
+        }
+        let failed = summary.failed.max(self.failures);
+        if failed > 0 {
+            return Err(Failed::Entries(failed));
+        }
+        Ok(())
+    }
+}
+
+/// A summary for people.
+fn described(summary: &Summary, seconds: f64) -> String {
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate for people"
+    )]
+    let rate = (summary.octets as f64 / seconds) as u64;
+    let octets = human(summary.octets);
+    let mut text = format!(
+        "{octets} in {seconds:.1} s ({}/s), {} entries",
+        human(rate),
+        summary.stored
+    );
+    for (count, what) in [
+        (summary.present, "were there"),
+        (summary.repeated, "corrupt blocks came again"),
+    ] {
+        if count > 0 {
+            text += &format!(", {count} {what}");
+        }
+    }
+    if summary.resumed > 0 {
+        let resumed = human(summary.resumed);
+        text += &format!(", {resumed} were there from an earlier run");
+    }
+    text
+}
+
+/// Prints an object as one line.
+pub(crate) fn line(value: &Value) {
+    println!("{value}");
+}
+
+/// Octets of a name for people.
+fn shown(octets: &[u8]) -> String {
+    OsString::from_vec(octets.to_vec()).display().to_string()
+}
+
+/// Octets for people.
+pub(crate) fn human(octets: u64) -> String {
+    HumanBytes(octets).to_string()
+}

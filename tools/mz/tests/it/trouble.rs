@@ -1,0 +1,232 @@
+//! Transfers that fail: with a reason, and nothing lost.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::{Listener, SOON, fail, listing, mz, octets, run, succeed, wait};
+
+#[test]
+fn a_wrong_code_is_no_entry_and_costs_time() {
+    let here = tempfile::tempdir().unwrap();
+    let file = here.path().join("file");
+    fs::write(&file, "f").unwrap();
+    let file = file.to_str().unwrap();
+    for way in [&[][..], &["--tcp"]] {
+        let there = tempfile::tempdir().unwrap();
+        let folder = there.path().to_str().unwrap();
+        let mut receiver = Listener::start(&[&["recv", folder], way].concat());
+        let begun = Instant::now();
+        for _ in 0..3 {
+            let wrong = ["send", "--code", "wrong", file, &receiver.host];
+            fail(&mut mz(&[&wrong, way].concat()), "is the code right?");
+        }
+        // A quarter, a half and a whole second.
+        assert!(begun.elapsed() > Duration::from_millis(1750));
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+        succeed(&mut receiver.send(&[way, &[file]].concat()));
+        assert!(receiver.ended().0.success());
+    }
+}
+
+#[test]
+fn octets_that_are_no_frames_hold_nobody_up() {
+    let here = tempfile::tempdir().unwrap();
+    let file = here.path().join("file");
+    fs::write(&file, "f").unwrap();
+    for way in [&[][..], &["--tcp"]] {
+        let there = tempfile::tempdir().unwrap();
+        let folder = there.path().to_str().unwrap();
+        let mut receiver = Listener::start(&[&["recv", folder], way].concat());
+        let silent = TcpStream::connect(&receiver.host).unwrap();
+        for seed in 0..5 {
+            let mut stream = TcpStream::connect(&receiver.host).unwrap();
+            // It may be closed already.
+            let _ = stream.write_all(&octets(seed, 10_000));
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+        succeed(&mut receiver.send(&[way, &[file.to_str().unwrap()]].concat()));
+        assert!(receiver.ended().0.success());
+        drop(silent);
+    }
+}
+
+#[test]
+fn failures_have_their_reasons() {
+    let here = tempfile::tempdir().unwrap();
+    let file = here.path().join("file");
+    fs::write(&file, "f").unwrap();
+    let file = file.to_str().unwrap();
+    let there = tempfile::tempdir().unwrap();
+    fs::create_dir_all(there.path().join("file/directory")).unwrap();
+    let server = Listener::start(&["serve", there.path().to_str().unwrap()]);
+    fail(&mut server.send(&[file]), "file");
+    assert!(there.path().join("file/directory").is_dir());
+    fail(&mut server.send(&["/missing"]), "No such file or directory");
+    fail(
+        &mut mz(&["send", "--code", "x", file, "127.0.0.1:1"]),
+        "refused",
+    );
+    fail(
+        &mut mz(&["recv", "/missing/folder"]),
+        "No such file or directory",
+    );
+    let taken = [
+        "recv",
+        here.path().to_str().unwrap(),
+        "--bind",
+        &server.host,
+    ];
+    fail(&mut mz(&taken), &server.host);
+    for usage in [
+        &["recv", "x", "--bind", "host"][..],
+        &["recv", "x", "--block", "7"],
+    ] {
+        assert_eq!(run(&mut mz(usage)).0, Some(2), "{usage:?}");
+    }
+    // The others of a transfer arrive.
+    let tree = here.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("good"), "g").unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(tree.join("socket")).unwrap();
+    fail(&mut server.send(&[tree.to_str().unwrap()]), "socket");
+    drop(listener);
+    assert_eq!(fs::read(there.path().join("tree/good")).unwrap(), b"g");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_does_not_stop_the_others() {
+    let here = tempfile::tempdir().unwrap();
+    let tree = here.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    for index in 0..200_u64 {
+        fs::write(tree.join(index.to_string()), octets(index, 3000)).unwrap();
+    }
+    fs::write(tree.join("long"), octets(1, 70_000)).unwrap();
+    let there = tempfile::tempdir().unwrap();
+    // A limit of the size of files; the signal of one that would be longer is ignored.
+    let script = "trap '' XFSZ; ulimit -f 100; exec \"$@\"";
+    let mut command = Command::new("bash");
+    command.args(["-c", script, "bash", env!("CARGO_BIN_EXE_mz"), "serve"]);
+    command.args([there.path().to_str().unwrap(), "--bind", "127.0.0.1:0"]);
+    let server = Listener::of(&mut command);
+    fs::write(tree.join("longer"), octets(1, 200_000)).unwrap();
+    fs::write(tree.join("longest"), octets(1, 2_000_000)).unwrap();
+    let (code, said) = run(&mut server.send(&[tree.to_str().unwrap()]));
+    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(said.matches("no space").count(), 2, "{said}");
+    let mut expected = listing(&tree);
+    expected.retain(|line| !line.contains("\"longe"));
+    assert_eq!(listing(&there.path().join("tree")), expected);
+    assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1);
+}
+
+/// Waits until so many entries are in a folder, or the child has ended.
+fn await_entries(folder: &Path, count: usize, child: &mut std::process::Child) {
+    let end = Instant::now() + SOON;
+    let there = || fs::read_dir(folder).map_or(0, Iterator::count);
+    while there() < count && child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < end, "no entries");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// After `kill -9` of either end, at several points, all files are whole, and a further run has them all.
+#[test]
+fn small_files_go_on_after_kill_9_of_either_end() {
+    let here = tempfile::tempdir().unwrap();
+    let tree = here.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    for index in 0..6000_u64 {
+        fs::write(tree.join(index.to_string()), octets(index, 4000)).unwrap();
+    }
+    let expected = listing(&tree);
+    let tree = tree.to_str().unwrap();
+    for (round, kill_sender) in [(0, true), (1, false), (2, true), (3, false)] {
+        let way: &[&str] = if round < 2 { &[] } else { &["--tcp"] };
+        let there = tempfile::tempdir().unwrap();
+        let folder = there.path().to_str().unwrap();
+        let receive = [&["recv", folder, "--no-sync"], way].concat();
+        let mut receiver = Listener::start(&receive);
+        let mut command = receiver.send(&[way, &["-q", tree]].concat());
+        let mut sender = command.stderr(Stdio::null()).spawn().unwrap();
+        await_entries(&there.path().join("tree"), 1 + 1500 * round, &mut sender);
+        if kill_sender {
+            sender.kill().unwrap();
+        } else {
+            receiver.kill();
+        }
+        let status = wait(&mut sender);
+        let whole = status.success();
+        if kill_sender && !whole {
+            let (status, said) = receiver.ended();
+            assert_eq!(status.code(), Some(1), "{said}");
+        }
+        // Nothing that has its name is less than whole.
+        for line in listing(there.path()) {
+            if line.starts_with("\"tree/") {
+                let line = line.replace("\"tree/", "\"");
+                assert!(expected.contains(&line), "{line}");
+            }
+        }
+        let mut receiver = Listener::start(&receive);
+        let said = succeed(&mut receiver.send(&[way, &[tree]].concat()));
+        assert!(receiver.ended().0.success());
+        assert!(round == 0 || said.contains("were there"), "{said}");
+        assert_eq!(listing(&there.path().join("tree")), expected);
+        assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn a_large_file_goes_on_after_kill_9() {
+    let here = tempfile::tempdir().unwrap();
+    let file = here.path().join("file");
+    fs::write(&file, octets(7, 300 << 20)).unwrap();
+    let there = tempfile::tempdir().unwrap();
+    let folder = there.path().to_str().unwrap();
+    let receive = ["recv", folder, "--no-sync"];
+    let mut receiver = Listener::start(&receive);
+    let mut command = receiver.send(&["-q", file.to_str().unwrap()]);
+    let mut sender = command.stderr(Stdio::null()).spawn().unwrap();
+    let journal = there.path().join(".file.rftp-journal");
+    let end = Instant::now() + SOON;
+    while fs::metadata(&journal).map_or(0, |it| it.len()) < 2000 {
+        assert!(Instant::now() < end, "no journal");
+        if sender.try_wait().unwrap().is_some() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    receiver.kill();
+    let whole = wait(&mut sender).success();
+    let mut receiver = Listener::start(&receive);
+    let said = succeed(&mut receiver.send(&[file.to_str().unwrap()]));
+    assert!(receiver.ended().0.success());
+    assert!(whole || said.contains("from an earlier run"), "{said}");
+    assert!(fs::read(there.path().join("file")).unwrap() == fs::read(&file).unwrap());
+    assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn files_that_cannot_be_read_are_reported() {
+    if Path::new("/root").read_dir().is_ok() {
+        return xtask::skips::skip("files without permission to read", "root reads them all");
+    }
+    let here = tempfile::tempdir().unwrap();
+    let tree = here.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("good"), "g").unwrap();
+    fs::write(tree.join("bad"), "b").unwrap();
+    fs::set_permissions(tree.join("bad"), fs::Permissions::from_mode(0o000)).unwrap();
+    let there = tempfile::tempdir().unwrap();
+    let server = Listener::start(&["serve", there.path().to_str().unwrap()]);
+    fail(&mut server.send(&[tree.to_str().unwrap()]), "not permitted");
+    assert_eq!(fs::read(there.path().join("tree/good")).unwrap(), b"g");
+}
