@@ -1,6 +1,7 @@
 //! Files: a root that names cannot leave, and source and sink of trees beneath it.
 
 mod root;
+mod staging;
 mod tree_sink;
 mod tree_source;
 

@@ -16,11 +16,12 @@ use nix::sys::stat::{Mode, UtimensatFlags, fchmod, fstatat, futimens, mode_t, ut
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, fsync, symlinkat, unlinkat};
 
+use super::staging::{Parents, Staging, Whole};
 use super::{Metadata, Root, failure};
 use crate::engine::{Begun, Failure};
 use crate::journal;
-use crate::session::Sink;
-use crate::wire::{Entry, FileKind, Status};
+use crate::session::{Short, Sink, Unpacker};
+use crate::wire::{Answer, Entry, FileKind, Status};
 
 /// Suffix of a file that is not whole, behind `.` and its name.
 pub(super) const PART: &str = ".rftp-part";
@@ -30,6 +31,9 @@ pub(super) const JOURNAL: &str = ".rftp-journal";
 const LONG_NAME: usize = 255 - 1 - JOURNAL.len();
 /// Journals longer than this are not read: the file begins anew. 64 GiB in blocks of 1 KiB have it.
 const MAX_JOURNAL: u64 = 3 << 30;
+
+/// Directories that are synchronized one by one; the file system as a whole for more.
+const FEW_DIRECTORIES: usize = 4;
 
 /// Handling of files that come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +62,8 @@ pub struct TreeSink {
     target: PathBuf,
     options: TreeSinkOptions,
     files: Mutex<BTreeMap<u32, Arc<Partial>>>,
+    /// Short files without a name; none before the first came.
+    staging: Mutex<Option<Arc<Staging>>>,
 }
 
 #[derive(Debug)]
@@ -74,12 +80,12 @@ impl TreeSink {
     /// A sink whose entries go to `target` beneath the root: an entry without a name is the target itself.
     #[must_use]
     pub fn new(root: Arc<Root>, target: PathBuf, options: TreeSinkOptions) -> Self {
-        let files = Mutex::default();
         Self {
             root,
             target,
             options,
-            files,
+            files: Mutex::default(),
+            staging: Mutex::default(),
         }
     }
 
@@ -255,7 +261,176 @@ impl Partial {
     }
 }
 
+impl TreeSink {
+    fn staging(&self) -> io::Result<Arc<Staging>> {
+        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(staging) = &*staging {
+            return Ok(Arc::clone(staging));
+        }
+        self.root.create_dirs(&self.target)?;
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        let folder = self.root.open_at(&self.target, flags, 0)?;
+        let made = Arc::new(Staging::new(folder)?);
+        *staging = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// Makes a directory or link, or finds whether a file is wanted.
+    fn check(&self, entry: &Entry, parents: &mut Parents) -> Result<Answer, Failure> {
+        let path = self.path(entry);
+        let checked = match entry.kind {
+            FileKind::Directory => self.directory(&path, entry).map(|()| Answer::Stored),
+            FileKind::Link => self.link(&path, entry).map(|status| match status {
+                Status::Present => Answer::Present,
+                _ => Answer::Stored,
+            }),
+            FileKind::File => self.wants(&path, entry, parents),
+        };
+        checked.map_err(|error| failure(&path.display().to_string(), &error))
+    }
+
+    fn wants(&self, path: &Path, entry: &Entry, parents: &mut Parents) -> io::Result<Answer> {
+        let find = |path: &Path| match self.root.parent(path) {
+            Ok((dir, _)) => Ok(Some(Arc::new(dir))),
+            Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let dir = parents.of(path, find)?;
+        let name = path.file_name().ok_or(Errno::EISDIR)?;
+        let there = dir.is_some_and(|dir| self.is_there(&dir, name, entry));
+        Ok(if there {
+            Answer::Present
+        } else {
+            Answer::Wanted
+        })
+    }
+
+    /// Whether a file of this size and time is there, and need not come again.
+    fn is_there(&self, dir: &OwnedFd, name: &OsStr, entry: &Entry) -> bool {
+        let found = fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(Metadata::from);
+        found.is_ok_and(|there| {
+            let like = there.size() == entry.size && there.modified() == entry.modified;
+            like && there.kind() == Some(FileKind::File) && !self.options.rewrite
+        })
+    }
+
+    fn stage(&self, short: &Short<'_>, parents: &mut Parents) -> Result<(), Failure> {
+        let path = self.path(short.entry);
+        let mut stage = || {
+            let find = |path: &Path| Ok(Some(Arc::new(self.parent(path)?.0)));
+            let dir = parents.of(&path, find)?.ok_or(Errno::ENOENT)?;
+            let name = path.file_name().ok_or(Errno::EISDIR)?;
+            let staging = self.staging()?;
+            let written =
+                staging.write(short.file, short.octets, |file| describe(file, short.entry));
+            written?;
+            let whole = Whole {
+                dir,
+                name: name.to_owned(),
+                entry: short.entry.clone(),
+                shown: path.display().to_string(),
+            };
+            if self.options.durable {
+                staging.keep(short.file, whole);
+                return Ok(());
+            }
+            self.give_name(&staging, short.file, &whole)
+        };
+        stage().map_err(|error: io::Error| failure(&path.display().to_string(), &error))
+    }
+
+    /// Renames a staged file. A directory of another file system gets a copy, by way of a partial file.
+    fn give_name(&self, staging: &Staging, file: u32, whole: &Whole) -> io::Result<()> {
+        let renamed = staging.rename(file, &whole.dir, &whole.name);
+        if !renamed
+            .as_ref()
+            .is_err_and(|error| error.raw_os_error() == Some(Errno::EXDEV as i32))
+        {
+            return renamed;
+        }
+        let octets = staging.take(file)?;
+        let [part, _] = hidden(&whole.name);
+        let partial = Partial {
+            dir: whole.dir.try_clone()?,
+            name: whole.name.clone(),
+            entry: whole.entry.clone(),
+            file: open_locked(&whole.dir, &part)?,
+            journal: None,
+            shown: whole.shown.clone(),
+        };
+        let written = partial
+            .file
+            .set_len(0)
+            .and_then(|()| partial.file.write_all_at(&octets, 0))
+            .and_then(|()| partial.finish(self.options.durable));
+        written.inspect_err(|_| partial.discard())
+    }
+}
+
+impl Unpacker for TreeSink {
+    fn list(&self, entries: &[Entry]) -> Vec<Result<Answer, Failure>> {
+        let mut parents = Parents::default();
+        entries
+            .iter()
+            .map(|entry| self.check(entry, &mut parents))
+            .collect()
+    }
+
+    fn store(&self, files: &[Short<'_>]) -> Vec<Result<(), Failure>> {
+        let mut parents = Parents::default();
+        files
+            .iter()
+            .map(|short| self.stage(short, &mut parents))
+            .collect()
+    }
+
+    fn commit(&self, files: &[u32]) -> Vec<Result<(), Failure>> {
+        let staging = match self.staging() {
+            Ok(staging) if self.options.durable => staging,
+            // They have their names.
+            Ok(_) => return files.iter().map(|_| Ok(())).collect(),
+            Err(error) => {
+                let failed = failure("short files", &error);
+                return files.iter().map(|_| Err(failed.clone())).collect();
+            }
+        };
+        if let Err(error) = staging.sync() {
+            let failed = failure("short files", &error);
+            return files.iter().map(|_| Err(failed.clone())).collect();
+        }
+        let mut dirs: Vec<Arc<OwnedFd>> = Vec::new();
+        let mut name = |file: u32| {
+            let whole = staging.whole(file);
+            let whole = whole.ok_or_else(|| Failure::new(Status::Failed, "the file is closed"))?;
+            let named = self.give_name(&staging, file, &whole);
+            named.map_err(|error| failure(&whole.shown, &error))?;
+            if !dirs.iter().any(|dir| Arc::ptr_eq(dir, &whole.dir)) {
+                dirs.push(Arc::clone(&whole.dir));
+            }
+            Ok(())
+        };
+        let results: Vec<_> = files.iter().map(|file| name(*file)).collect();
+        let synced = if dirs.len() <= FEW_DIRECTORIES {
+            dirs.iter().try_for_each(|dir| Ok(fsync(&**dir)?))
+        } else {
+            staging.sync()
+        };
+        match synced {
+            Ok(()) => results,
+            Err(error) => {
+                let failed = failure("short files", &error);
+                let fail = |result: Result<(), Failure>| result.and_then(|()| Err(failed.clone()));
+                results.into_iter().map(fail).collect()
+            }
+        }
+    }
+}
+
 impl Sink for TreeSink {
+    fn unpacker(&self) -> Option<&dyn Unpacker> {
+        Some(self)
+    }
+
     fn begin(&self, file: u32, entry: &Entry, block: u32) -> Result<Begun, Failure> {
         let path = self.path(entry);
         let shown = path.display().to_string();

@@ -13,8 +13,11 @@ use nix::fcntl::OFlag;
 use super::root::is_unchanged;
 use super::{Metadata, Root, failure};
 use crate::engine::{Failure, Next};
-use crate::session::Source;
+use crate::session::{Packer, Source};
 use crate::wire::{FileKind, NAME_LIMIT, Status};
+
+/// Entries that are found at a time.
+const BATCH: usize = 256;
 
 /// A file or tree to send.
 #[derive(Debug, Clone)]
@@ -53,12 +56,13 @@ impl Item {
 pub struct TreeSource {
     walk: Mutex<Walk>,
     files: Mutex<BTreeMap<u32, Arc<Opened>>>,
+    shorts: Mutex<BTreeMap<u32, Arc<Described>>>,
 }
 
 #[derive(Debug)]
 struct Walk {
-    /// Last first.
-    todo: Vec<Item>,
+    /// Last first, with the description that the directory's list had.
+    todo: Vec<(Item, Option<Metadata>)>,
     /// Deepest last.
     directories: Vec<(Metadata, PathBuf)>,
 }
@@ -70,16 +74,24 @@ struct Opened {
     name: PathBuf,
 }
 
+/// A short file that is opened when it is sent.
+#[derive(Debug)]
+struct Described {
+    item: Item,
+    metadata: Metadata,
+}
+
 impl TreeSource {
     /// A source of these.
     #[must_use]
     pub fn new(mut items: Vec<Item>) -> Self {
         items.reverse();
         let directories = Vec::new();
-        let todo = items;
+        let todo = items.into_iter().map(|item| (item, None)).collect();
         Self {
             walk: Mutex::new(Walk { todo, directories }),
             files: Mutex::default(),
+            shorts: Mutex::default(),
         }
     }
 
@@ -140,12 +152,13 @@ impl Walk {
         let list = item.root.list(&item.path);
         let list = list.map_err(|error| failure(&item.path.display().to_string(), &error))?;
         self.directories.push((metadata, item.name.clone()));
-        for (name, _) in list.into_iter().rev() {
-            self.todo.push(Item {
+        for (name, metadata) in list.into_iter().rev() {
+            let item = Item {
                 root: Arc::clone(&item.root),
                 path: join(&item.path, Path::new(&name)),
                 name: join(&item.name, Path::new(&name)),
-            });
+            };
+            self.todo.push((item, Some(metadata)));
         }
         Ok(())
     }
@@ -160,25 +173,28 @@ fn join(path: &Path, name: &Path) -> PathBuf {
     }
 }
 
-impl Source for TreeSource {
-    fn next(&self, file: u32) -> Next {
-        let mut walk = self.walk.lock().unwrap_or_else(PoisonError::into_inner);
+impl TreeSource {
+    /// The next entry. A file of up to `short` octets is described and not opened.
+    fn step(&self, walk: &mut Walk, file: u32, short: Option<u32>) -> Next {
         loop {
-            let Some(item) = walk.todo.pop() else {
+            let Some((item, known)) = walk.todo.pop() else {
                 let Some((metadata, name)) = walk.directories.pop() else {
                     return Next::End;
                 };
                 let name = name.into_os_string().into_vec();
                 return Next::Entry(metadata.entry(FileKind::Directory, name));
             };
-            let found = item.root.link_metadata(&item.path);
+            let found = match known {
+                Some(metadata) => Ok(metadata),
+                None => item.root.link_metadata(&item.path),
+            };
             let found = found.map_err(|error| failure(&item.path.display().to_string(), &error));
-            let next = found.and_then(|metadata| {
-                if metadata.kind() == Some(FileKind::Directory) {
-                    walk.enter(&item, metadata).map(|()| None)
-                } else {
-                    self.open(file, &item, &metadata).map(Some)
+            let next = found.and_then(|metadata| match metadata.kind() {
+                Some(FileKind::Directory) => walk.enter(&item, metadata).map(|()| None),
+                Some(FileKind::File) if is_short(&item, &metadata, short) => {
+                    Ok(Some(self.describe(file, &item, metadata)))
                 }
+                _ => self.open(file, &item, &metadata).map(Some),
             });
             match next {
                 Ok(Some(next)) => return next,
@@ -191,6 +207,95 @@ impl Source for TreeSource {
                 }
             }
         }
+    }
+
+    fn describe(&self, file: u32, item: &Item, metadata: Metadata) -> Next {
+        let name = item.name.as_os_str().as_bytes().to_vec();
+        let item = item.clone();
+        let mut shorts = self.shorts.lock().unwrap_or_else(PoisonError::into_inner);
+        shorts.insert(file, Arc::new(Described { item, metadata }));
+        Next::Entry(metadata.entry(FileKind::File, name))
+    }
+}
+
+/// Whether a file is one that is not opened before it is sent. A single file, without a name below the target, is.
+fn is_short(item: &Item, metadata: &Metadata, short: Option<u32>) -> bool {
+    let name = item.name.as_os_str().len();
+    short.is_some_and(|short| metadata.size() <= u64::from(short)) && name > 0 && name <= NAME_LIMIT
+}
+
+impl Packer for TreeSource {
+    fn batch(&self, first: u32, short: u32) -> Vec<Next> {
+        let mut walk = self.walk.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = Vec::new();
+        let mut file = first;
+        while found.len() < BATCH {
+            let next = self.step(&mut walk, file, Some(short));
+            let is_opened = match &next {
+                Next::Entry(entry) => {
+                    file = file.wrapping_add(1);
+                    entry.kind == FileKind::File && entry.size > u64::from(short)
+                }
+                Next::Unreadable { .. } => false,
+                Next::End => true,
+            };
+            found.push(next);
+            // Descriptors are few: one that is open is offered before others are found.
+            if is_opened {
+                break;
+            }
+        }
+        found
+    }
+
+    fn load(&self, file: u32, octets: &mut [u8]) -> Result<(), Failure> {
+        let shorts = self.shorts.lock().unwrap_or_else(PoisonError::into_inner);
+        let described = shorts.get(&file).map(Arc::clone);
+        drop(shorts);
+        let described =
+            described.ok_or_else(|| Failure::new(Status::Unreadable, "the file is closed"))?;
+        let Described { item, metadata } = &*described;
+        let named = |text: &str| format!("{}: {text}", item.path.display());
+        let unreadable = |error: &io::Error| Failure {
+            status: Status::Unreadable,
+            ..failure(&item.path.display().to_string(), error)
+        };
+        // A pipe without a writer would block.
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+        let opened = item.root.open_at(&item.path, flags, 0);
+        let opened = opened.map_err(|error| unreadable(&error))?;
+        match opened.read_exact_at(octets, 0) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                let text = named("became shorter while it was read");
+                return Err(Failure::new(Status::Changed, text));
+            }
+            Err(error) => return Err(unreadable(&error)),
+        }
+        let now = Metadata::of(&opened).map_err(|error| unreadable(&error))?;
+        if is_unchanged(metadata, &now) {
+            return Ok(());
+        }
+        let text = named("changed while it was read");
+        Err(Failure::new(Status::Changed, text))
+    }
+
+    fn forget(&self, files: &[u32]) {
+        let mut shorts = self.shorts.lock().unwrap_or_else(PoisonError::into_inner);
+        for file in files {
+            shorts.remove(file);
+        }
+    }
+}
+
+impl Source for TreeSource {
+    fn next(&self, file: u32) -> Next {
+        let mut walk = self.walk.lock().unwrap_or_else(PoisonError::into_inner);
+        self.step(&mut walk, file, None)
+    }
+
+    fn packer(&self) -> Option<&dyn Packer> {
+        Some(self)
     }
 
     fn read(&self, file: u32, offset: u64, octets: &mut [u8]) -> Result<(), Failure> {

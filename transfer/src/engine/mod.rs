@@ -2,19 +2,27 @@
 
 mod link;
 mod sink;
+mod sink_job;
+mod sink_packs;
 mod source;
+mod source_job;
+mod source_packs;
 
 #[cfg(test)]
 mod simulation;
 
 pub use link::{Link, MIN_RECEIVES, Outgoing, SILENCE};
-pub use sink::{Begun, SinkDone, SinkEngine, SinkJob};
-pub use source::{Next, SourceDone, SourceEngine, SourceJob};
+pub use sink::SinkEngine;
+pub use sink_job::{Begun, SinkDone, SinkJob, Unpacked};
+pub use source::SourceEngine;
+pub use source_job::{Next, SourceDone, SourceJob};
 
 use crate::wire::{Entry, Status};
 
 /// Files that are offered and not finished at a time.
 pub const MAX_OPEN: usize = 64;
+/// Entries that are listed and not finished at a time.
+pub const MAX_LISTED: usize = 4096;
 /// Times that one block may be asked for again.
 pub const MAX_REPEATS: u32 = 8;
 

@@ -3,17 +3,22 @@
 //! The oracle is the content of the files: a file that is finished has it, and the second session sends only what the first had not noted.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    Begun, Failure, Link, MAX_OPEN, Next, Outgoing, SinkDone, SinkEngine, SinkJob, SourceDone,
-    SourceEngine, SourceJob, Violation,
+    Begun, Failure, Link, MAX_LISTED, MAX_OPEN, Next, Outgoing, SinkDone, SinkEngine, SinkJob,
+    SourceDone, SourceEngine, SourceJob, Violation,
 };
 use crate::hash;
-use crate::wire::{Block, Entry, FileKind, Frame, Offer, Status, Window};
+use crate::wire::{
+    Answer, Answers, Block, EndStatus, Entry, FileKind, Frame, List, Nack, Offer, PACKED, RECORD,
+    Record, Status, Stored, Window,
+};
 
 const BLOCK: u32 = 1024;
 const SLOTS: u16 = 4;
@@ -25,10 +30,14 @@ struct Disk {
     partial: BTreeMap<u32, Vec<u8>>,
     noted: BTreeMap<u32, BTreeMap<u64, [u8; 32]>>,
     finished: BTreeMap<u32, Vec<u8>>,
+    /// Packed files without a name, which a crash loses.
+    staged: BTreeMap<u32, Vec<u8>>,
 }
 
 struct World {
     rng: ChaCha8Rng,
+    /// Both ends pack short files.
+    packs: bool,
     files: Vec<Vec<u8>>,
     disk: Disk,
     /// One octet in how many blocks is flipped; 0: none.
@@ -49,7 +58,7 @@ struct Run {
 }
 
 impl Run {
-    fn new() -> Self {
+    fn new(packs: bool) -> Self {
         let window = Window {
             stag: 1,
             slot_length: BLOCK,
@@ -58,8 +67,8 @@ impl Run {
         };
         let slots = vec![Vec::new(); usize::from(SLOTS)];
         Self {
-            source: SourceEngine::new(BLOCK, SLOTS),
-            sink: SinkEngine::new(BLOCK, window),
+            source: SourceEngine::new(BLOCK, SLOTS, packs),
+            sink: SinkEngine::new(BLOCK, window, packs),
             links: [Duration::ZERO; 2].map(|now| Link::new(now, RECEIVES)),
             wires: Default::default(),
             source_jobs: Vec::new(),
@@ -86,7 +95,7 @@ impl Run {
                     Outgoing::Frame(frame) => (frame, Vec::new()),
                     Outgoing::Block { block, local } => {
                         let mut octets = self.local[usize::from(local)].clone();
-                        world.sent += octets.len() as u64;
+                        world.sent += content(&block, &octets);
                         if world.corrupt_one_in > 0
                             && world.rng.random_ratio(1, world.corrupt_one_in)
                         {
@@ -144,12 +153,30 @@ impl Run {
         Ok(())
     }
 
-    fn work_source(&mut self, world: &World, job: SourceJob) {
+    fn work_source(&mut self, world: &mut World, job: SourceJob) {
         let done = match job {
-            SourceJob::Next { file } => SourceDone::Next(match world.files.get(file as usize) {
-                Some(content) => Next::Entry(entry(file, content.len() as u64)),
-                None => Next::End,
-            }),
+            SourceJob::Next { file } => SourceDone::Next(world.next(file)),
+            SourceJob::Batch { first, .. } => {
+                let count = world.rng.random_range(1..10);
+                SourceDone::Batch((first..first + count).map(|it| world.next(it)).collect())
+            }
+            SourceJob::Pack { pack, files, local } => {
+                let mut octets = Vec::new();
+                for (file, size) in files {
+                    octets.extend(Record::header(file, EndStatus::Complete, size));
+                    octets.extend(&world.files[file as usize]);
+                }
+                assert!(octets.len() <= BLOCK as usize);
+                let length = u32::try_from(octets.len()).unwrap();
+                let hash = hash::block(0, true, &octets);
+                self.local[usize::from(local)] = octets;
+                SourceDone::Packed {
+                    pack,
+                    local,
+                    length,
+                    hash,
+                }
+            }
             SourceJob::Read {
                 file,
                 offset,
@@ -173,7 +200,7 @@ impl Run {
                 file,
                 result: Ok(()),
             },
-            SourceJob::Close { .. } => return,
+            SourceJob::Close { .. } | SourceJob::Forget { .. } => return,
         };
         self.source.handle_done(done);
     }
@@ -239,9 +266,70 @@ impl Run {
                 }
             }
             SinkJob::Abandon { .. } => return Ok(()),
+            SinkJob::List { first, entries } => {
+                let answer = |(file, entry): (u32, Entry)| {
+                    if entry.kind == FileKind::Directory {
+                        // Its time stays: all files before it have their names.
+                        assert_eq!(disk.finished.len(), world.files.len());
+                        return Ok(Answer::Stored);
+                    }
+                    Ok(if disk.finished.contains_key(&file) {
+                        Answer::Present
+                    } else {
+                        Answer::Wanted
+                    })
+                };
+                let answers = (first..).zip(entries).map(answer).collect();
+                SinkDone::Listed { first, answers }
+            }
+            SinkJob::Unpack {
+                pack,
+                slot,
+                length,
+                hash,
+            } => {
+                let octets = self.remote[usize::from(slot)].clone();
+                assert_eq!(octets.len(), length as usize);
+                let is_whole = hash::block(0, true, &octets) == hash;
+                let records = Record::parse_all(&octets);
+                let result = is_whole.then(|| (Arc::new(octets), records));
+                SinkDone::Unpacked { pack, slot, result }
+            }
+            SinkJob::Store {
+                slot,
+                files,
+                octets,
+            } => {
+                let store = |(file, _, range): (u32, Entry, Range<usize>)| {
+                    assert!(!disk.finished.contains_key(&file), "{file} came twice");
+                    disk.staged.insert(file, octets[range].to_vec());
+                    (file, Ok(()))
+                };
+                let results = files.into_iter().map(store).collect();
+                SinkDone::Stored { slot, results }
+            }
+            SinkJob::Commit { files } => {
+                let name = |file: u32| {
+                    let octets = disk.staged.remove(&file).unwrap();
+                    disk.finished.insert(file, octets);
+                    (file, Ok(()))
+                };
+                let results = files.into_iter().map(name).collect();
+                SinkDone::Committed { results }
+            }
         };
         self.sink.handle_done(done)
     }
+}
+
+/// Octets of files in a block.
+fn content(block: &Block, octets: &[u8]) -> u64 {
+    let headers = if block.file == PACKED {
+        Record::parse_all(octets).unwrap().len() * RECORD
+    } else {
+        0
+    };
+    (octets.len() - headers) as u64
 }
 
 fn entry(file: u32, size: u64) -> Entry {
@@ -259,12 +347,14 @@ fn entry(file: u32, size: u64) -> Entry {
 impl World {
     fn new(seed: u64, corrupt_one_in: u32) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let packs = !seed.is_multiple_of(3);
         let count = rng.random_range(0..2 * MAX_OPEN);
         let files = (0..count)
             .map(|_| {
-                let length = match rng.random_range(0..4) {
+                let length = match rng.random_range(0..5) {
                     0 => 0,
                     1 => rng.random_range(0..=BLOCK as usize),
+                    2 => rng.random_range(0..200),
                     _ => rng.random_range(0..20 * BLOCK as usize),
                 };
                 let mut octets = vec![0; length];
@@ -274,11 +364,28 @@ impl World {
             .collect();
         Self {
             rng,
+            packs,
             files,
             disk: Disk::default(),
             corrupt_one_in,
             flipped: 0,
             sent: 0,
+        }
+    }
+
+    /// The files, and a directory behind them where both ends pack.
+    fn next(&self, file: u32) -> Next {
+        let at = file as usize;
+        match self.files.get(at) {
+            Some(content) => Next::Entry(entry(file, content.len() as u64)),
+            None if self.packs && at == self.files.len() => {
+                let kind = FileKind::Directory;
+                Next::Entry(Entry {
+                    kind,
+                    ..entry(file, 0)
+                })
+            }
+            None => Next::End,
         }
     }
 
@@ -288,7 +395,8 @@ impl World {
 
     /// Runs a session to its end, or to a crash after so many steps.
     fn run(&mut self, crash_after: u64) -> bool {
-        let mut run = Run::new();
+        self.disk.staged.clear();
+        let mut run = Run::new(self.packs);
         for _ in 0..crash_after {
             run.step(self).unwrap();
             if run.source.is_finished() {
@@ -388,7 +496,7 @@ fn a_session_goes_on_where_a_crash_left_the_other() {
 fn any_frame_at_any_time_is_an_error_or_harmless() {
     let violations = |seed| {
         let mut world = World::new(seed, 0);
-        let mut run = Run::new();
+        let mut run = Run::new(world.packs);
         let mut errors = 0;
         for _ in 0..2000 {
             if run.step(&mut world).is_err() {
@@ -397,7 +505,7 @@ fn any_frame_at_any_time_is_an_error_or_harmless() {
             if world.rng.random_ratio(1, 50) {
                 let rng = &mut world.rng;
                 let file = rng.random_range(0..8);
-                let frame = match rng.random_range(0..6) {
+                let frame = match rng.random_range(0..10) {
                     0 => Frame::Block(Block {
                         file,
                         slot: rng.random_range(0..2 * SLOTS),
@@ -417,9 +525,25 @@ fn any_frame_at_any_time_is_an_error_or_harmless() {
                     4 => Frame::Grant(crate::wire::Grant {
                         slots: vec![rng.random_range(0..9)],
                     }),
+                    5 => Frame::List(List {
+                        first: rng.random_range(0..3) * file,
+                        entries: vec![entry(file, rng.random_range(0..2000)); 3],
+                    }),
+                    6 => Frame::Answer(Answers {
+                        first: file,
+                        answers: vec![Answer::Wanted, Answer::Stored],
+                    }),
+                    7 => Frame::Stored(Stored {
+                        files: vec![file, file + 1],
+                    }),
+                    8 => Frame::Nack(Nack {
+                        file: PACKED,
+                        offset: rng.random_range(0..4),
+                        length: 0,
+                    }),
                     _ => Frame::End(crate::wire::End {
                         file,
-                        status: crate::wire::EndStatus::Complete,
+                        status: EndStatus::Complete,
                         root: Some([0; 32]),
                         text: String::new(),
                     }),
@@ -445,7 +569,7 @@ fn a_failed_file_does_not_stop_the_others() {
         address: 0,
         slots: SLOTS,
     };
-    let mut sink = SinkEngine::new(BLOCK, window);
+    let mut sink = SinkEngine::new(BLOCK, window, false);
     sink.handle_frame(Frame::Offer(Offer {
         file: 0,
         entry: entry(0, 3000),
@@ -495,5 +619,100 @@ fn a_failed_file_does_not_stop_the_others() {
             ..block
         })),
         Err(Violation::File(7))
+    );
+}
+
+fn sink_with_a_listed_file(size: u64) -> SinkEngine {
+    let window = Window {
+        stag: 0,
+        slot_length: BLOCK,
+        address: 0,
+        slots: SLOTS,
+    };
+    let mut sink = SinkEngine::new(BLOCK, window, true);
+    let entries = vec![entry(0, size)];
+    sink.handle_frame(Frame::List(List { first: 0, entries }))
+        .unwrap();
+    let answers = vec![Ok(Answer::Wanted)];
+    sink.handle_done(SinkDone::Listed { first: 0, answers })
+        .unwrap();
+    while sink.poll_transmit().is_some() {}
+    sink
+}
+
+/// The result of a packed block with one record.
+fn unpacked(file: u32, length: usize) -> SinkDone {
+    let octets = vec![0; RECORD + length];
+    let record = Record {
+        file,
+        status: EndStatus::Complete,
+        range: RECORD..octets.len(),
+    };
+    SinkDone::Unpacked {
+        pack: 0,
+        slot: 0,
+        result: Some((Arc::new(octets), Ok(vec![record]))),
+    }
+}
+
+#[test]
+fn records_are_checked_before_they_are_stored() {
+    let mut sink = sink_with_a_listed_file(5);
+    while sink.poll_job().is_some() {}
+    let bad = |file, offset| Err(Violation::Range { file, offset });
+    assert_eq!(sink.handle_done(unpacked(7, 5)), Err(Violation::File(7)));
+    assert_eq!(sink.handle_done(unpacked(0, 5)), Ok(()));
+    assert!(matches!(sink.poll_job(), Some(SinkJob::Store { .. })));
+    // It came already.
+    assert_eq!(sink.handle_done(unpacked(0, 5)), bad(0, RECORD as u64));
+    let mut sink = sink_with_a_listed_file(5);
+    assert_eq!(sink.handle_done(unpacked(0, 4)), bad(0, RECORD as u64));
+    for length in [0, BLOCK + 1] {
+        let block = Block {
+            file: PACKED,
+            slot: 1,
+            offset: 3,
+            length,
+            hash: [0; 32],
+        };
+        let mut sink = sink_with_a_listed_file(5);
+        assert_eq!(sink.handle_frame(Frame::Block(block)), bad(PACKED, 3));
+    }
+}
+
+#[test]
+fn lists_are_bounded_and_in_order() {
+    let list = |first, count, size| {
+        let entries = vec![entry(0, size); count];
+        Frame::List(List { first, entries })
+    };
+    let mut sink = sink_with_a_listed_file(5);
+    let too_long = u64::from(BLOCK) - 11;
+    assert_eq!(
+        sink.handle_frame(list(1, 1, too_long)),
+        Err(Violation::Range {
+            file: 1,
+            offset: too_long
+        })
+    );
+    let mut sink = sink_with_a_listed_file(5);
+    assert_eq!(sink.handle_frame(list(2, 1, 1)), Err(Violation::File(2)));
+    assert_eq!(sink.handle_frame(list(1, MAX_LISTED - 1, 1)), Ok(()));
+    let next = u32::try_from(MAX_LISTED).unwrap();
+    assert_eq!(sink.handle_frame(list(next, 1, 1)), Err(Violation::Open));
+}
+
+/// An older peer gets none of the frames that it does not take.
+#[test]
+fn frames_of_packed_files_are_for_sessions_that_pack() {
+    let mut run = Run::new(false);
+    let entries = vec![entry(0, 1)];
+    let list = Frame::List(List { first: 0, entries });
+    assert_eq!(run.sink.handle_frame(list), Err(Violation::Unexpected(14)));
+    let answers = vec![Answer::Wanted];
+    let answer = Frame::Answer(Answers { first: 0, answers });
+    assert_eq!(
+        run.source.handle_frame(answer),
+        Err(Violation::Unexpected(15))
     );
 }

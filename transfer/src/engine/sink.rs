@@ -1,11 +1,13 @@
 //! The sink: which slots are granted, which blocks are whole, when a file is.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::sink_job::{Begun, SinkDone, SinkJob, SinkOut};
+use super::sink_packs::SinkPacks;
 use super::{Event, Failure, MAX_OPEN, MAX_REPEATS, Violation, block_length, blocks};
 use crate::hash;
 use crate::wire::{
-    Ack, Block, Done, End, EndStatus, Entry, FileKind, Frame, Grant, Level, Nack, Offer, Status,
+    Ack, Block, End, EndStatus, FileKind, Frame, Grant, Level, List, Nack, Offer, PACKED, Status,
     Want, Window,
 };
 
@@ -15,106 +17,6 @@ const SYNC_OCTETS: u64 = 64 << 20;
 const MAX_RANGES: usize = 256;
 /// Blocks of one ACK, and slots of one GRANT, at most.
 const BATCH: usize = 256;
-
-/// Work for the sink's files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SinkJob {
-    /// Open the file, or do all there is to do for a directory or link.
-    Begin {
-        /// Number of the file.
-        file: u32,
-        /// Description.
-        entry: Entry,
-    },
-    /// Write a slot to the file, and hash it.
-    Write {
-        /// Number of the file.
-        file: u32,
-        /// First octet.
-        offset: u64,
-        /// Octets.
-        length: u32,
-        /// The slot.
-        slot: u16,
-        /// Hash that the source sent.
-        hash: [u8; 32],
-        /// Whether the block is all of the file.
-        whole: bool,
-    },
-    /// Make blocks durable and note them in the journal.
-    Sync {
-        /// Number of the file.
-        file: u32,
-        /// Index and hash of the blocks.
-        blocks: Vec<(u64, [u8; 32])>,
-    },
-    /// Give the whole file its name.
-    Finish {
-        /// Number of the file.
-        file: u32,
-        /// Its BLAKE3.
-        root: [u8; 32],
-    },
-    /// Close the file without a name.
-    Abandon {
-        /// Number of the file.
-        file: u32,
-        /// Whether its blocks may serve another session.
-        keep: bool,
-    },
-}
-
-/// How a file begins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Begun {
-    /// Nothing further to do.
-    Finished(Status),
-    /// Blocks that a former session left, by index.
-    Partial(BTreeMap<u64, [u8; 32]>),
-}
-
-/// Result of a [`SinkJob`]; abandoning has none.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SinkDone {
-    /// A file was opened.
-    Begun {
-        /// Its number.
-        file: u32,
-        /// How it begins.
-        result: Result<Begun, Failure>,
-    },
-    /// A slot was written: whether the hash is right.
-    Written {
-        /// Number of the file.
-        file: u32,
-        /// First octet.
-        offset: u64,
-        /// Octets.
-        length: u32,
-        /// The slot.
-        slot: u16,
-        /// Hash that the source sent.
-        hash: [u8; 32],
-        /// Whether the octets have it.
-        result: Result<bool, Failure>,
-    },
-    /// Blocks are durable.
-    Synced {
-        /// Number of the file.
-        file: u32,
-        /// Indexes of the blocks.
-        blocks: Vec<u64>,
-        /// Success or failure.
-        result: Result<(), Failure>,
-    },
-    /// A file has its name.
-    Finished {
-        /// Number of the file.
-        file: u32,
-        /// Success or failure.
-        result: Result<(), Failure>,
-    },
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slot {
@@ -151,17 +53,17 @@ pub struct SinkEngine {
     durable: Vec<(u32, u64, u32)>,
     finish_received: bool,
     finished: bool,
-    jobs: VecDeque<SinkJob>,
-    outgoing: VecDeque<Frame>,
-    events: VecDeque<Event>,
+    /// Where both ends pack small files.
+    packs: Option<SinkPacks>,
+    out: SinkOut,
 }
 
 impl SinkEngine {
-    /// A sink with this block length, and slots in this window, all of which it grants at once.
+    /// A sink with this block length, and slots in this window, all of which it grants at once. `packs`: both ends pack small files.
     #[must_use]
-    pub fn new(block: u32, window: Window) -> Self {
-        let mut outgoing = VecDeque::new();
-        outgoing.push_back(Frame::Window(window));
+    pub fn new(block: u32, window: Window, packs: bool) -> Self {
+        let mut out = SinkOut::default();
+        out.outgoing.push_back(Frame::Window(window));
         Self {
             block,
             slots: vec![Slot::Filled; usize::from(window.slots)],
@@ -172,9 +74,8 @@ impl SinkEngine {
             durable: Vec::new(),
             finish_received: false,
             finished: false,
-            jobs: VecDeque::new(),
-            outgoing,
-            events: VecDeque::new(),
+            packs: packs.then(|| SinkPacks::new(block)),
+            out,
         }
     }
 
@@ -186,17 +87,17 @@ impl SinkEngine {
 
     /// The next job.
     pub fn poll_job(&mut self) -> Option<SinkJob> {
-        self.jobs.pop_front()
+        self.out.jobs.pop_front()
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.out.events.pop_front()
     }
 
     /// The next frame.
     pub fn poll_transmit(&mut self) -> Option<Frame> {
-        if let Some(frame) = self.outgoing.pop_front() {
+        if let Some(frame) = self.out.outgoing.pop_front() {
             return Some(frame);
         }
         for (level, blocks) in [
@@ -227,6 +128,7 @@ impl SinkEngine {
             Frame::Offer(offer) => self.take_offer(offer),
             Frame::Block(block) => self.take_block(&block),
             Frame::End(end) => self.take_end(end),
+            Frame::List(list) => self.take_list(list),
             Frame::Finish if !self.finish_received => {
                 self.finish_received = true;
                 self.conclude();
@@ -241,6 +143,8 @@ impl SinkEngine {
             | Frame::Ack(_)
             | Frame::Nack(_)
             | Frame::Done(_)
+            | Frame::Answer(_)
+            | Frame::Stored(_)
             | Frame::Abort(_) => Err(Violation::Unexpected(frame.kind())),
         }
     }
@@ -276,11 +180,23 @@ impl SinkEngine {
         };
         self.files.insert(file, receiving);
         let offered = entry.clone();
-        self.events.push_back(Event::Offered {
+        self.out.events.push_back(Event::Offered {
             file,
             entry: offered,
         });
-        self.jobs.push_back(SinkJob::Begin { file, entry });
+        self.out.jobs.push_back(SinkJob::Begin { file, entry });
+        Ok(())
+    }
+
+    fn take_list(&mut self, list: List) -> Result<(), Violation> {
+        let packs = self.packs.as_mut().ok_or(Violation::Unexpected(14))?;
+        if list.first != self.next_file {
+            return Err(Violation::File(list.first));
+        }
+        if self.finish_received {
+            return Err(Violation::Unexpected(14));
+        }
+        self.next_file = packs.take_list(list, &mut self.out)?;
         Ok(())
     }
 
@@ -292,6 +208,9 @@ impl SinkEngine {
             return Err(Violation::Slot(block.slot));
         }
         *state = Slot::Filled;
+        if let (PACKED, Some(packs)) = (file, &mut self.packs) {
+            return packs.take_block(block, &mut self.out);
+        }
         if file >= self.next_file {
             return Err(Violation::File(file));
         }
@@ -313,7 +232,7 @@ impl SinkEngine {
         }
         receiving.writing.insert(index);
         receiving.repeated.remove(&index);
-        self.jobs.push_back(SinkJob::Write {
+        self.out.jobs.push_back(SinkJob::Write {
             file,
             offset,
             length: block.length,
@@ -405,6 +324,16 @@ impl SinkEngine {
                 };
                 self.report(file, status, text);
             }
+            SinkDone::Listed { .. }
+            | SinkDone::Unpacked { .. }
+            | SinkDone::Stored { .. }
+            | SinkDone::Committed { .. } => {
+                if let Some(packs) = &mut self.packs {
+                    let freed = packs.handle_done(done, &mut self.out)?;
+                    self.free.extend(freed);
+                }
+                self.conclude();
+            }
         }
         Ok(())
     }
@@ -425,14 +354,16 @@ impl SinkEngine {
                 let wanted: u64 = ranges.iter().map(|(_, length)| length).sum();
                 if wanted < receiving.size {
                     let octets = receiving.size - wanted;
-                    self.events.push_back(Event::Resumed { file, octets });
+                    self.out.events.push_back(Event::Resumed { file, octets });
                 }
                 debug_assert!(
                     ranges
                         .iter()
                         .all(|(offset, _)| offset.is_multiple_of(block))
                 );
-                self.outgoing.push_back(Frame::Want(Want { file, ranges }));
+                self.out
+                    .outgoing
+                    .push_back(Frame::Want(Want { file, ranges }));
             }
         }
     }
@@ -456,7 +387,7 @@ impl SinkEngine {
                 receiving.unsynced.push((index, hash));
                 self.placed.push((file, offset, length));
                 let octets = u64::from(length);
-                self.events.push_back(Event::Placed { file, octets });
+                self.out.events.push_back(Event::Placed { file, octets });
             }
             Ok(false) => {
                 let repeats = receiving.repeats.entry(index).or_default();
@@ -471,8 +402,8 @@ impl SinkEngine {
                         offset,
                         length,
                     };
-                    self.outgoing.push_back(Frame::Nack(nack));
-                    self.events.push_back(Event::Repeated { file, offset });
+                    self.out.outgoing.push_back(Frame::Nack(nack));
+                    self.out.events.push_back(Event::Repeated { file, offset });
                 }
             }
             Err(failure) => {
@@ -495,7 +426,7 @@ impl SinkEngine {
         }
         if let Some(failure) = receiving.failed.clone() {
             let keep = !matches!(failure.status, Status::Changed | Status::Corrupt);
-            self.jobs.push_back(SinkJob::Abandon { file, keep });
+            self.out.jobs.push_back(SinkJob::Abandon { file, keep });
             self.report(file, failure.status, failure.text);
             return;
         }
@@ -513,7 +444,7 @@ impl SinkEngine {
             return;
         }
         receiving.finishing = true;
-        self.jobs.push_back(SinkJob::Finish { file, root });
+        self.out.jobs.push_back(SinkJob::Finish { file, root });
     }
 
     fn sync_if_due(&mut self, file: u32) {
@@ -525,33 +456,32 @@ impl SinkEngine {
         if due && !receiving.syncing && !receiving.finishing {
             receiving.syncing = true;
             let blocks = std::mem::take(&mut receiving.unsynced);
-            self.jobs.push_back(SinkJob::Sync { file, blocks });
+            self.out.jobs.push_back(SinkJob::Sync { file, blocks });
         }
     }
 
     fn report(&mut self, file: u32, status: Status, text: String) {
         self.files.remove(&file);
-        let done = Done {
-            file,
-            status,
-            text: text.clone(),
-        };
-        self.outgoing.push_back(Frame::Done(done));
-        self.events
-            .push_back(Event::Finished { file, status, text });
+        self.out.done(file, status, text);
         self.conclude();
     }
 
     fn conclude(&mut self) {
-        if self.finish_received && self.files.is_empty() && !self.finished {
+        let packed = self.packs.as_ref().is_none_or(SinkPacks::is_empty);
+        if self.finish_received && self.files.is_empty() && packed && !self.finished {
             self.finished = true;
-            self.outgoing.push_back(Frame::Finish);
+            self.out.outgoing.push_back(Frame::Finish);
         }
     }
 
     /// Gives all open files up, as the session is over: jobs that keep what is there. Results of jobs before do not matter any more.
     pub fn abandon(&mut self) -> Vec<SinkJob> {
-        let mut jobs = Vec::new();
+        let mut jobs: Vec<_> = self
+            .packs
+            .as_mut()
+            .and_then(SinkPacks::abandon)
+            .into_iter()
+            .collect();
         for (file, receiving) in std::mem::take(&mut self.files) {
             if receiving.begun && !receiving.finishing {
                 let blocks = receiving.unsynced;

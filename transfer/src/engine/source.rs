@@ -2,87 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::source_job::{Next, SourceDone, SourceJob, SourceOut};
+use super::source_packs::SourcePacks;
 use super::{Event, Failure, MAX_OPEN, MAX_REPEATS, Outgoing, Violation, block_length, blocks};
 use crate::hash;
 use crate::wire::{
-    Block, Done, End, EndStatus, Entry, FileKind, Frame, Level, Nack, Offer, Status, Want, Window,
+    Block, Done, End, EndStatus, Entry, FileKind, Frame, Level, Nack, Offer, PACKED, Status, Want,
+    Window,
 };
-
-/// Work for the source's files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SourceJob {
-    /// Find the next entry and open it under this number.
-    Next {
-        /// Number of the file.
-        file: u32,
-    },
-    /// Read a block into a local slot, and hash it.
-    Read {
-        /// Number of the file.
-        file: u32,
-        /// First octet.
-        offset: u64,
-        /// Octets.
-        length: u32,
-        /// The slot.
-        local: u16,
-        /// Whether the block is all of the file.
-        whole: bool,
-    },
-    /// Check that the file has not changed since it was opened.
-    Check {
-        /// Number of the file.
-        file: u32,
-    },
-    /// Close the file.
-    Close {
-        /// Number of the file.
-        file: u32,
-    },
-}
-
-/// Result of a [`SourceJob`]; closing has none.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SourceDone {
-    /// The next entry.
-    Next(Next),
-    /// A block was read: its hash.
-    Read {
-        /// Number of the file.
-        file: u32,
-        /// First octet.
-        offset: u64,
-        /// Octets.
-        length: u32,
-        /// The slot.
-        local: u16,
-        /// Its hash.
-        result: Result<[u8; 32], Failure>,
-    },
-    /// The file was checked.
-    Checked {
-        /// Number of the file.
-        file: u32,
-        /// The failure [`Status::Changed`] if it changed.
-        result: Result<(), Failure>,
-    },
-}
-
-/// Result of [`SourceJob::Next`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
-    /// An entry.
-    Entry(Entry),
-    /// An entry that is left out.
-    Unreadable {
-        /// Its name.
-        name: String,
-        /// The failure for people.
-        text: String,
-    },
-    /// No further entries.
-    End,
-}
 
 #[derive(Debug)]
 struct Sending {
@@ -126,15 +53,15 @@ pub struct SourceEngine {
     exhausted: bool,
     finish_sent: bool,
     finished: bool,
-    jobs: VecDeque<SourceJob>,
-    outgoing: VecDeque<Outgoing>,
-    events: VecDeque<Event>,
+    /// Where both ends pack small files.
+    packs: Option<SourcePacks>,
+    out: SourceOut,
 }
 
 impl SourceEngine {
-    /// A source with this block length and this many local slots.
+    /// A source with this block length and this many local slots. `packs`: both ends pack small files.
     #[must_use]
-    pub fn new(block: u32, local_slots: u16) -> Self {
+    pub fn new(block: u32, local_slots: u16, packs: bool) -> Self {
         Self {
             block,
             window: None,
@@ -150,9 +77,8 @@ impl SourceEngine {
             exhausted: false,
             finish_sent: false,
             finished: false,
-            jobs: VecDeque::new(),
-            outgoing: VecDeque::new(),
-            events: VecDeque::new(),
+            packs: packs.then(|| SourcePacks::new(block)),
+            out: SourceOut::default(),
         }
     }
 
@@ -170,16 +96,17 @@ impl SourceEngine {
 
     /// The next job.
     pub fn poll_job(&mut self) -> Option<SourceJob> {
-        if self.jobs.is_empty() {
+        if self.out.jobs.is_empty() {
             self.plan();
         }
-        self.jobs.pop_front()
+        self.out.jobs.pop_front()
     }
 
     /// The next frame or block.
     pub fn poll_transmit(&mut self) -> Option<Outgoing> {
         while let Some(filled) = self.filled.front() {
-            if !self.files.contains_key(&filled.block.file) {
+            let file = filled.block.file;
+            if file != PACKED && !self.files.contains_key(&file) {
                 // The sink gave the file up.
                 self.local_free.push(filled.local);
                 self.filled.pop_front();
@@ -195,15 +122,17 @@ impl SourceEngine {
                 *granted = false;
             }
             block.slot = slot;
-            self.outgoing.push_back(Outgoing::Block { block, local });
+            self.out
+                .outgoing
+                .push_back(Outgoing::Block { block, local });
             self.moved(block.file);
         }
-        self.outgoing.pop_front()
+        self.out.outgoing.pop_front()
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.out.events.pop_front()
     }
 
     /// The octets of a local slot have left.
@@ -229,12 +158,20 @@ impl SourceEngine {
                         file: *file,
                         octets: u64::from(*length),
                     });
-                    self.events.extend(placed);
+                    self.out.events.extend(placed);
                 }
                 Ok(())
             }
             Frame::Nack(nack) => self.take_nack(nack),
             Frame::Done(done) => self.take_done(done),
+            Frame::Answer(answer) => match &mut self.packs {
+                Some(packs) => packs.take_answer(&answer, &mut self.out),
+                None => Err(Violation::Unexpected(15)),
+            },
+            Frame::Stored(stored) => match &mut self.packs {
+                Some(packs) => packs.take_stored(&stored, &mut self.out),
+                None => Err(Violation::Unexpected(16)),
+            },
             Frame::Ping => Ok(()),
             Frame::Finish if self.finish_sent => {
                 self.finished = true;
@@ -245,6 +182,7 @@ impl SourceEngine {
             | Frame::Offer(_)
             | Frame::Block(_)
             | Frame::End(_)
+            | Frame::List(_)
             | Frame::Abort(_) => Err(Violation::Unexpected(frame.kind())),
         }
     }
@@ -294,7 +232,7 @@ impl SourceEngine {
         if wanted < sending.size {
             sending.hashes = None;
             let octets = sending.size - wanted;
-            self.events.push_back(Event::Resumed { file, octets });
+            self.out.events.push_back(Event::Resumed { file, octets });
         }
         sending.wanted = Some(want.ranges.iter().copied().collect());
         self.ready.push_back(file);
@@ -308,6 +246,9 @@ impl SourceEngine {
             offset,
             length,
         } = nack;
+        if let (PACKED, Some(packs)) = (file, &mut self.packs) {
+            return packs.take_nack(offset, &mut self.out);
+        }
         let sending = self.files.get_mut(&file).ok_or(Violation::File(file))?;
         let bad = Violation::Range { file, offset };
         if block_length(sending.size, self.block, offset) != Some(length) {
@@ -323,17 +264,30 @@ impl SourceEngine {
             .get_or_insert_default()
             .push_front((offset, u64::from(length)));
         self.ready.push_front(file);
-        self.events.push_back(Event::Repeated { file, offset });
+        self.out.events.push_back(Event::Repeated { file, offset });
         Ok(())
     }
 
     fn take_done(&mut self, done: Done) -> Result<(), Violation> {
         let file = done.file;
+        if let Some(packs) = &mut self.packs
+            && packs.remove(file)
+        {
+            self.out
+                .jobs
+                .push_back(SourceJob::Forget { files: vec![file] });
+            let Done { status, text, .. } = done;
+            self.out
+                .events
+                .push_back(Event::Finished { file, status, text });
+            return Ok(());
+        }
         self.files.remove(&file).ok_or(Violation::File(file))?;
         self.ready.retain(|it| *it != file);
-        self.jobs.push_back(SourceJob::Close { file });
+        self.out.jobs.push_back(SourceJob::Close { file });
         let Done { status, text, .. } = done;
-        self.events
+        self.out
+            .events
             .push_back(Event::Finished { file, status, text });
         Ok(())
     }
@@ -346,10 +300,41 @@ impl SourceEngine {
                 match next {
                     Next::Entry(entry) => self.held = Some(entry),
                     Next::Unreadable { name, text } => {
-                        self.events.push_back(Event::Unreadable { name, text });
+                        self.out.events.push_back(Event::Unreadable { name, text });
                     }
                     Next::End => self.exhausted = true,
                 }
+            }
+            SourceDone::Batch(found) => {
+                self.asking = false;
+                for next in found {
+                    match next {
+                        Next::Entry(entry) => {
+                            if let Some(packs) = &mut self.packs {
+                                packs.found(entry);
+                            }
+                        }
+                        Next::Unreadable { name, text } => {
+                            self.out.events.push_back(Event::Unreadable { name, text });
+                        }
+                        Next::End => self.exhausted = true,
+                    }
+                }
+            }
+            SourceDone::Packed {
+                pack,
+                local,
+                length,
+                hash,
+            } => {
+                let block = Block {
+                    file: PACKED,
+                    slot: 0,
+                    offset: pack,
+                    length,
+                    hash,
+                };
+                self.filled.push_back(Filled { block, local });
             }
             SourceDone::Read {
                 file,
@@ -426,7 +411,9 @@ impl SourceEngine {
             root,
             text,
         };
-        self.outgoing.push_back(Outgoing::Frame(Frame::End(end)));
+        self.out
+            .outgoing
+            .push_back(Outgoing::Frame(Frame::End(end)));
     }
 
     /// A block of the file was pushed or failed.
@@ -445,23 +432,77 @@ impl SourceEngine {
         let empty = sending.wanted.as_ref().is_some_and(VecDeque::is_empty);
         if empty && sending.moving == 0 && !sending.ended && !sending.checking {
             sending.checking = true;
-            self.jobs.push_back(SourceJob::Check { file });
+            self.out.jobs.push_back(SourceJob::Check { file });
         }
     }
 
     fn plan(&mut self) {
+        self.list();
         self.offer();
-        if !self.asking && !self.exhausted && self.held.is_none() && self.files.len() < MAX_OPEN {
-            self.asking = true;
-            let file = self.next_file;
-            self.jobs.push_back(SourceJob::Next { file });
+        if !self.asking && !self.exhausted {
+            self.ask();
         }
-        let over = self.exhausted && self.held.is_none() && self.files.is_empty();
+        let packed = self.packs.as_ref().is_none_or(SourcePacks::is_empty);
+        let over = self.exhausted && self.held.is_none() && self.files.is_empty() && packed;
         if over && !self.finish_sent {
             self.finish_sent = true;
-            self.outgoing.push_back(Outgoing::Frame(Frame::Finish));
+            self.out.outgoing.push_back(Outgoing::Frame(Frame::Finish));
         }
         self.read();
+        self.pack();
+    }
+
+    /// Lists entries, and offers those among them that are not listed.
+    fn list(&mut self) {
+        loop {
+            let Some(packs) = &mut self.packs else {
+                return;
+            };
+            let files = self.files.values();
+            let is_busy = files.into_iter().any(|it| it.kind != FileKind::Directory);
+            self.next_file = packs.list(self.next_file, is_busy, &mut self.out);
+            if self.files.len() >= MAX_OPEN {
+                return;
+            }
+            self.held = packs.next_offered();
+            if self.held.is_none() {
+                return;
+            }
+            self.offer();
+        }
+    }
+
+    fn ask(&mut self) {
+        if let Some(packs) = &self.packs {
+            if packs.wants_more() {
+                self.asking = true;
+                let first = self.next_file.wrapping_add(packs.waiting());
+                let short = packs.short();
+                self.out.jobs.push_back(SourceJob::Batch { first, short });
+            }
+        } else if self.held.is_none() && self.files.len() < MAX_OPEN {
+            self.asking = true;
+            let file = self.next_file;
+            self.out.jobs.push_back(SourceJob::Next { file });
+        }
+    }
+
+    /// Packs wanted files while there are local slots.
+    fn pack(&mut self) {
+        // Entries that follow may fill a block that is not full yet, unless they wait themselves.
+        let more = self.asking || !self.exhausted;
+        let Some(packs) = &mut self.packs else {
+            return;
+        };
+        while let Some(local) = self.local_free.pop() {
+            let Some((pack, files)) = packs.next_pack(more) else {
+                self.local_free.push(local);
+                return;
+            };
+            self.out
+                .jobs
+                .push_back(SourceJob::Pack { pack, files, local });
+        }
     }
 
     /// Offers the entry that was found. Files in a directory change its time: a directory waits for them.
@@ -491,12 +532,12 @@ impl SourceEngine {
         };
         self.files.insert(file, sending);
         let offered = entry.clone();
-        self.events.push_back(Event::Offered {
+        self.out.events.push_back(Event::Offered {
             file,
             entry: offered,
         });
         let offer = Frame::Offer(Offer { file, entry });
-        self.outgoing.push_back(Outgoing::Frame(offer));
+        self.out.outgoing.push_back(Outgoing::Frame(offer));
     }
 
     fn read(&mut self) {
@@ -528,7 +569,7 @@ impl SourceEngine {
                 wanted.pop_front();
             }
             sending.moving += 1;
-            self.jobs.push_back(job);
+            self.out.jobs.push_back(job);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Sessions: an engine, a carrier and the threads of its files.
 
 mod connection;
+mod pack;
 mod run;
 mod workers;
 
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::carrier::{CarrierError, Wake, Waker};
 use crate::engine::{Begun, Failure, Next, SILENCE, Violation};
-use crate::wire::{Entry, Reason};
+use crate::wire::{Answer, Entry, Reason};
 
 /// Files to send. Several threads call it; calls for one file may overlap.
 pub trait Source: Send + Sync {
@@ -35,6 +36,27 @@ pub trait Source: Send + Sync {
 
     /// Closes the file.
     fn close(&self, file: u32);
+
+    /// The means to send short files packed, many to a block; without it each is offered by itself.
+    fn packer(&self) -> Option<&dyn Packer> {
+        None
+    }
+}
+
+/// Short files to send, many to a block.
+pub trait Packer: Send + Sync {
+    /// Finds entries that follow, at least one of anything, with numbers from `first`. Files of up to `short` octets are described and not opened, others as by
+    /// [`Source::next`]. Called by one thread at a time.
+    fn batch(&self, first: u32, short: u32) -> Vec<Next>;
+
+    /// Fills `octets`, which are as long as the file is described, and checks that it is unchanged.
+    ///
+    /// # Errors
+    /// [`Failure`] as of [`Source::read`] and [`Source::check`].
+    fn load(&self, file: u32, octets: &mut [u8]) -> Result<(), Failure>;
+
+    /// Files are finished.
+    fn forget(&self, files: &[u32]);
 }
 
 /// A place for files that come. Several threads call it; calls for one file may overlap, except that the first is `begin` and the last
@@ -66,6 +88,37 @@ pub trait Sink: Send + Sync {
 
     /// Closes the file without a name. With `keep`, noted blocks are kept for a later session.
     fn abandon(&self, file: u32, keep: bool);
+
+    /// The means to take short files packed, many to a block.
+    fn unpacker(&self) -> Option<&dyn Unpacker> {
+        None
+    }
+}
+
+/// A file of a packed block.
+#[derive(Debug, Clone, Copy)]
+pub struct Short<'a> {
+    /// Its number.
+    pub file: u32,
+    /// Description.
+    pub entry: &'a Entry,
+    /// All octets.
+    pub octets: &'a [u8],
+}
+
+/// A place for short files that come many to a block. Several threads call it, but not for one file at a time.
+pub trait Unpacker: Send + Sync {
+    /// Makes a directory or link, or finds whether a file is wanted. Called in the order of entries.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    fn list(&self, entries: &[Entry]) -> Vec<Result<Answer, Failure>>;
+
+    /// Writes files, which get no name yet.
+    fn store(&self, files: &[Short<'_>]) -> Vec<Result<(), Failure>>;
+
+    /// Gives stored files their names, durable where that is promised.
+    fn commit(&self, files: &[u32]) -> Vec<Result<(), Failure>>;
 }
 
 /// Sizes of a session.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::pack;
 use super::workers::Workers;
 use super::{Connection, Control, Error, Options, Sink, Source, Summary};
 use crate::carrier::{Arrival, Carrier, CarrierError, Pool, RECEIVES};
@@ -31,11 +32,12 @@ pub fn send(
     control: &Control,
     on_event: &mut dyn FnMut(&Event),
 ) -> Result<Summary, Error> {
-    let mut session = Session::begin(connection, Role::Source, options, control)?;
-    let block = session.handshake(options)?;
+    let packs = source.packer().is_some();
+    let mut session = Session::begin(connection, (Role::Source, packs), options, control)?;
+    let (block, packs) = session.handshake(options, packs)?;
     let pool = Pool::new(block, options.slots)?;
     session.carrier.attach(&pool)?;
-    let engine = SourceEngine::new(block, options.slots);
+    let engine = Box::new(SourceEngine::new(block, options.slots, packs));
     let work = Arc::new(move |job, scratch: &mut Vec<u8>| read(&*source, &pool, job, scratch));
     let waker = control.wake.waker();
     let workers = Workers::start(options.threads, &waker, &work)?;
@@ -55,11 +57,12 @@ pub fn receive(
     control: &Control,
     on_event: &mut dyn FnMut(&Event),
 ) -> Result<Summary, Error> {
-    let mut session = Session::begin(connection, Role::Sink, options, control)?;
-    let block = session.handshake(options)?;
+    let packs = sink.unpacker().is_some();
+    let mut session = Session::begin(connection, (Role::Sink, packs), options, control)?;
+    let (block, packs) = session.handshake(options, packs)?;
     let pool = Pool::new(block, options.slots)?;
     let window = session.carrier.attach(&pool)?;
-    let engine = SinkEngine::new(block, window);
+    let engine = Box::new(SinkEngine::new(block, window, packs));
     let work =
         Arc::new(move |job, scratch: &mut Vec<u8>| write(&*sink, &pool, block, job, scratch));
     let waker = control.wake.waker();
@@ -72,7 +75,7 @@ pub fn receive(
     } = side
     {
         workers.stop();
-        for job in engine_leftovers(engine, &workers) {
+        for job in engine_leftovers(*engine, &workers) {
             work(job, &mut Vec::new());
         }
     }
@@ -90,11 +93,11 @@ fn engine_leftovers(mut engine: SinkEngine, workers: &Workers<SinkJob, SinkDone>
 
 enum Side {
     Source {
-        engine: SourceEngine,
+        engine: Box<SourceEngine>,
         workers: Workers<SourceJob, SourceDone>,
     },
     Sink {
-        engine: SinkEngine,
+        engine: Box<SinkEngine>,
         workers: Workers<SinkJob, SinkDone>,
     },
 }
@@ -117,7 +120,7 @@ impl<'a> Session<'a> {
     )]
     fn begin(
         connection: Connection,
-        role: Role,
+        (role, packs): (Role, bool),
         options: &Options,
         control: &'a Control,
     ) -> Result<Self, Error> {
@@ -137,6 +140,7 @@ impl<'a> Session<'a> {
         }
         link.push(Outgoing::Frame(Frame::Hello(Hello {
             role,
+            packs,
             receives: RECEIVES,
             block,
             token: options.token,
@@ -157,8 +161,8 @@ impl<'a> Session<'a> {
         self.began.elapsed()
     }
 
-    /// Exchanges HELLOs; returns the length of blocks.
-    fn handshake(&mut self, options: &Options) -> Result<u32, Error> {
+    /// Exchanges HELLOs; returns the length of blocks, and whether both ends pack.
+    fn handshake(&mut self, options: &Options, packs: bool) -> Result<(u32, bool), Error> {
         let done = self.await_hello();
         let block = done.and_then(|hello| {
             self.link.set_window(hello.receives)?;
@@ -168,7 +172,7 @@ impl<'a> Session<'a> {
             if !hello.block.is_power_of_two() || !(MIN_BLOCK..=MAX_BLOCK).contains(&hello.block) {
                 return Err(Violation::BlockLength(hello.block).into());
             }
-            Ok(hello.block.min(options.block))
+            Ok((hello.block.min(options.block), packs && hello.packs))
         });
         block.map_err(|error| self.tell(error))
     }
@@ -467,6 +471,20 @@ fn read(
             source.close(file);
             None
         }
+        SourceJob::Batch { first, short } => {
+            let packer = source.packer();
+            let found =
+                packer.map_or_else(|| vec![source.next(first)], |it| it.batch(first, short));
+            Some(SourceDone::Batch(found))
+        }
+        SourceJob::Pack { pack, files, local } => {
+            let packer = source.packer()?;
+            Some(pack::pack(packer, pool, (pack, local), &files, scratch))
+        }
+        SourceJob::Forget { files } => {
+            source.packer()?.forget(&files);
+            None
+        }
     }
 }
 
@@ -540,6 +558,26 @@ fn write(
         SinkJob::Abandon { file, keep } => {
             sink.abandon(file, keep);
             None
+        }
+        SinkJob::List { first, entries } => {
+            let answers = sink.unpacker()?.list(&entries);
+            Some(SinkDone::Listed { first, answers })
+        }
+        SinkJob::Unpack {
+            pack,
+            slot,
+            length,
+            hash,
+        } => Some(pack::unpack(pool, pack, slot, length, hash)),
+        SinkJob::Store {
+            slot,
+            files,
+            octets,
+        } => Some(pack::store(sink.unpacker()?, slot, &files, &octets)),
+        SinkJob::Commit { files } => {
+            let results = sink.unpacker()?.commit(&files);
+            let results = files.into_iter().zip(results).collect();
+            Some(SinkDone::Committed { results })
         }
     }
 }

@@ -21,6 +21,27 @@ pub enum FileKind {
     Link,
 }
 
+impl FileKind {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let kind = reader.u8()?;
+        let known = match kind {
+            1 => Some(Self::File),
+            2 => Some(Self::Directory),
+            3 => Some(Self::Link),
+            _ => None,
+        };
+        reader.value("kind", kind, known)
+    }
+
+    pub(super) const fn number(self) -> u8 {
+        match self {
+            Self::File => 1,
+            Self::Directory => 2,
+            Self::Link => 3,
+        }
+    }
+}
+
 /// Description of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -52,14 +73,7 @@ pub struct Offer {
 impl Offer {
     pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let file = reader.u32()?;
-        let kind = reader.u8()?;
-        let known = match kind {
-            1 => Some(FileKind::File),
-            2 => Some(FileKind::Directory),
-            3 => Some(FileKind::Link),
-            _ => None,
-        };
-        let kind = reader.value("kind", kind, known)?;
+        let kind = FileKind::parse(reader)?;
         reader.u8()?;
         let mode = reader.u16()? & 0o7777;
         let seconds = i64::from_be_bytes(reader.array()?);
@@ -91,12 +105,7 @@ impl Offer {
     pub(super) fn emit(&self, out: &mut Vec<u8>) {
         let entry = &self.entry;
         out.extend(self.file.to_be_bytes());
-        let kind = match entry.kind {
-            FileKind::File => 1,
-            FileKind::Directory => 2,
-            FileKind::Link => 3,
-        };
-        out.extend([kind, 0]);
+        out.extend([entry.kind.number(), 0]);
         out.extend(entry.mode.to_be_bytes());
         out.extend(entry.modified.0.to_be_bytes());
         out.extend(entry.modified.1.to_be_bytes());
@@ -155,6 +164,27 @@ pub enum EndStatus {
     Unreadable,
 }
 
+impl EndStatus {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let status = reader.u8()?;
+        let known = match status {
+            0 => Some(Self::Complete),
+            1 => Some(Self::Changed),
+            2 => Some(Self::Unreadable),
+            _ => None,
+        };
+        reader.value("status", status, known)
+    }
+
+    pub(super) const fn number(self) -> u8 {
+        match self {
+            Self::Complete => 0,
+            Self::Changed => 1,
+            Self::Unreadable => 2,
+        }
+    }
+}
+
 /// A file has no further blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
@@ -171,14 +201,7 @@ pub struct End {
 impl End {
     pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let file = reader.u32()?;
-        let status = reader.u8()?;
-        let known = match status {
-            0 => Some(EndStatus::Complete),
-            1 => Some(EndStatus::Changed),
-            2 => Some(EndStatus::Unreadable),
-            _ => None,
-        };
-        let status = reader.value("status", status, known)?;
+        let status = EndStatus::parse(reader)?;
         let with_root = reader.u8()?;
         let root = reader.array()?;
         let root = match with_root {
@@ -196,11 +219,7 @@ impl End {
 
     pub(super) fn emit(&self, out: &mut Vec<u8>) {
         out.extend(self.file.to_be_bytes());
-        out.push(match self.status {
-            EndStatus::Complete => 0,
-            EndStatus::Changed => 1,
-            EndStatus::Unreadable => 2,
-        });
+        out.push(self.status.number());
         out.push(u8::from(self.root.is_some()));
         out.extend(self.root.unwrap_or_default());
         out.extend(cut(&self.text));

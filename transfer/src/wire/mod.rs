@@ -8,11 +8,13 @@ mod block;
 mod file;
 mod grant;
 mod octets;
+mod pack;
 mod session;
 
 pub use block::{Ack, Block, Level, Nack};
 pub use file::{Done, End, EndStatus, Entry, FileKind, Offer, Status, Want};
 pub use grant::{Grant, Window};
+pub use pack::{Answer, Answers, List, PACKED, RECORD, Record, Stored};
 pub use session::{Abort, Hello, Reason, Role};
 
 use octets::Reader;
@@ -147,6 +149,12 @@ pub enum Frame {
     Ping,
     /// The session ends.
     Abort(Abort),
+    /// Entries that the source has.
+    List(List),
+    /// Listed entries are checked.
+    Answer(Answers),
+    /// Packed files have their names.
+    Stored(Stored),
 }
 
 impl Frame {
@@ -167,6 +175,9 @@ impl Frame {
             Self::Finish => 11,
             Self::Ping => 12,
             Self::Abort(_) => 13,
+            Self::List(_) => 14,
+            Self::Answer(_) => 15,
+            Self::Stored(_) => 16,
         }
     }
 
@@ -186,6 +197,9 @@ impl Frame {
             Self::End(it) => it.emit(&mut out),
             Self::Done(it) => it.emit(&mut out),
             Self::Abort(it) => it.emit(&mut out),
+            Self::List(it) => it.emit(&mut out),
+            Self::Answer(it) => it.emit(&mut out),
+            Self::Stored(it) => it.emit(&mut out),
             Self::Finish | Self::Ping => {}
         }
         let length = u32::try_from(out.len() - HEADER).unwrap_or(u32::MAX);
@@ -219,6 +233,9 @@ impl Frame {
             11 => Self::Finish,
             12 => Self::Ping,
             13 => Self::Abort(Abort::parse(&mut reader)?),
+            14 => Self::List(List::parse(&mut reader)?),
+            15 => Self::Answer(Answers::parse(&mut reader)?),
+            16 => Self::Stored(Stored::parse(&mut reader)?),
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;

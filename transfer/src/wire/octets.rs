@@ -46,6 +46,15 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Octets that are left.
+    pub(super) fn left(&self) -> usize {
+        self.rest.len()
+    }
+
     /// All that is left.
     pub(super) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)

@@ -1,7 +1,7 @@
 //! HELLO and ABORT: beginning and end of a session.
 //!
 //! ```text
-//! HELLO  role 1 | reserved 1 | receives 2 | block 4 | token 16
+//! HELLO  role 1 | abilities 1 | receives 2 | block 4 | token 16
 //! ABORT  reason 1 | text
 //! ```
 
@@ -17,11 +17,16 @@ pub enum Role {
     Sink,
 }
 
+/// Ability: LIST, ANSWER, STORED and packed blocks.
+const PACKS: u8 = 1;
+
 /// First frame of each end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
     /// Part of the sender.
     pub role: Role,
+    /// Short files may be packed: the lowest bit of the abilities.
+    pub packs: bool,
     /// Frames that the sender can take at a time.
     pub receives: u16,
     /// Longest block in octets, a power of two; that of the session is the smaller of both.
@@ -39,9 +44,10 @@ impl Hello {
             _ => None,
         };
         let role = reader.value("role", role, known)?;
-        reader.u8()?;
+        let packs = reader.u8()? & PACKS != 0;
         Ok(Self {
             role,
+            packs,
             receives: reader.u16()?,
             block: reader.u32()?,
             token: reader.array()?,
@@ -53,7 +59,7 @@ impl Hello {
             Role::Source => 1,
             Role::Sink => 2,
         };
-        out.extend([role, 0]);
+        out.extend([role, if self.packs { PACKS } else { 0 }]);
         out.extend(self.receives.to_be_bytes());
         out.extend(self.block.to_be_bytes());
         out.extend(self.token);

@@ -36,6 +36,7 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
             0,
             Frame::Hello(Hello {
                 role: Role::Source,
+                packs: true,
                 receives: 128,
                 block: 1 << 20,
                 token: [0xab; 16],
@@ -124,6 +125,23 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
         ("FINISH", 6, Frame::Finish),
         ("PING", 7, Frame::Ping),
         (
+            "LIST",
+            3,
+            Frame::List(List {
+                first: 1,
+                entries: vec![listed(b"a/c", 5, b""), listed(b"l", 0, b"c")],
+            }),
+        ),
+        (
+            "ANSWER",
+            3,
+            Frame::Answer(Answers {
+                first: 1,
+                answers: vec![Answer::Wanted, Answer::Present],
+            }),
+        ),
+        ("STORED", 4, Frame::Stored(Stored { files: vec![1] })),
+        (
             "ABORT",
             8,
             Frame::Abort(Abort {
@@ -153,6 +171,22 @@ fn the_examples_of_the_specification_are_these_frames() {
     assert_eq!(examples.len(), frames.len());
 }
 
+fn listed(name: &[u8], size: u64, target: &[u8]) -> Entry {
+    Entry {
+        kind: if target.is_empty() {
+            FileKind::File
+        } else {
+            FileKind::Link
+        },
+        mode: 0o644,
+        modified: (1_700_000_000, 500),
+        size,
+        identity: [0; 16],
+        name: name.to_vec(),
+        target: target.to_vec(),
+    }
+}
+
 fn hexadecimal(octets: &[u8]) -> String {
     octets.iter().map(|it| format!("{it:02x}")).collect()
 }
@@ -174,7 +208,7 @@ fn other_versions_and_lengths_are_refused() {
     assert_eq!(with(0, b'X'), Err(Malformed::Magic(*b"XG")));
     assert_eq!(with(2, 2), Err(Malformed::Version(2)));
     assert_eq!(with(6, 0x40), Err(Malformed::Length(0x4000)));
-    assert_eq!(Frame::parse(14, &[]), Err(Malformed::Kind(14)));
+    assert_eq!(Frame::parse(17, &[]), Err(Malformed::Kind(17)));
     assert_eq!(
         Frame::parse(12, &[0]),
         Err(Malformed::Long {
@@ -186,7 +220,7 @@ fn other_versions_and_lengths_are_refused() {
 
 proptest! {
     #[test]
-    fn any_body_is_a_frame_or_an_error(kind in 0_u8..16, body in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_body_is_a_frame_or_an_error(kind in 0_u8..18, body in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(frame) = Frame::parse(kind, &body) {
             // A text that is not UTF-8 and reserved octets may change, once.
             let emitted = frame.emit(0);
@@ -195,11 +229,37 @@ proptest! {
     }
 
     #[test]
-    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..13) {
+    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..16) {
         let (_, _, frame) = frames().swap_remove(which);
         let body = frame.emit(0)[HEADER..].to_vec();
         let cut = &body[..at.min(body.len())];
         // It returns; texts and lists may be shorter.
         let _ = Frame::parse(frame.kind(), cut);
+    }
+}
+
+proptest! {
+    /// Octets of a packed block are records, all of them, or an error.
+    #[test]
+    fn any_packed_block_is_records_or_an_error(block in proptest::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 0..200)) {
+        if let Ok(records) = Record::parse_all(&block) {
+            let octets: usize = records.iter().map(|it| RECORD + it.range.len()).sum();
+            prop_assert_eq!(octets, block.len());
+            prop_assert!(records.iter().all(|it| block.get(it.range.clone()).is_some()));
+        }
+    }
+
+    #[test]
+    fn records_are_found_where_they_were_put(sizes in proptest::collection::vec(0_usize..50, 0..8)) {
+        let mut block = Vec::new();
+        let mut expected = Vec::new();
+        for (file, size) in (7_u32..).zip(sizes) {
+            let status = [EndStatus::Complete, EndStatus::Changed, EndStatus::Unreadable][size % 3];
+            block.extend(Record::header(file, status, u32::try_from(size).unwrap()));
+            let range = block.len()..block.len() + size;
+            block.resize(range.end, 0);
+            expected.push(Record { file, status, range });
+        }
+        prop_assert_eq!(Record::parse_all(&block), Ok(expected));
     }
 }

@@ -108,6 +108,7 @@ fn receive_into(path: &Path, port: Port) -> thread::JoinHandle<(Result<Summary, 
 fn greet(address: SocketAddr, token: [u8; 16]) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     let hello = Hello {
+        packs: false,
         role: Role::Source,
         receives: 128,
         block: 1024,

@@ -1,0 +1,193 @@
+//! Jobs of a sink, their results, and the queues of all that leaves its engine.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{Event, Failure};
+use crate::wire::{Answer, Done, Entry, Frame, Malformed, Record, Status};
+
+/// Work for the sink's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SinkJob {
+    /// Open the file, or do all there is to do for a directory or link.
+    Begin {
+        /// Number of the file.
+        file: u32,
+        /// Description.
+        entry: Entry,
+    },
+    /// Write a slot to the file, and hash it.
+    Write {
+        /// Number of the file.
+        file: u32,
+        /// First octet.
+        offset: u64,
+        /// Octets.
+        length: u32,
+        /// The slot.
+        slot: u16,
+        /// Hash that the source sent.
+        hash: [u8; 32],
+        /// Whether the block is all of the file.
+        whole: bool,
+    },
+    /// Make blocks durable and note them in the journal.
+    Sync {
+        /// Number of the file.
+        file: u32,
+        /// Index and hash of the blocks.
+        blocks: Vec<(u64, [u8; 32])>,
+    },
+    /// Give the whole file its name.
+    Finish {
+        /// Number of the file.
+        file: u32,
+        /// Its BLAKE3.
+        root: [u8; 32],
+    },
+    /// Close the file without a name.
+    Abandon {
+        /// Number of the file.
+        file: u32,
+        /// Whether its blocks may serve another session.
+        keep: bool,
+    },
+    /// Check listed entries: make directories and links, and find the files that are there.
+    List {
+        /// Number of the first entry.
+        first: u32,
+        /// Descriptions.
+        entries: Vec<Entry>,
+    },
+    /// Copy a packed block out of its slot, hash it, and find its records.
+    Unpack {
+        /// Number of the block.
+        pack: u64,
+        /// The slot.
+        slot: u16,
+        /// Octets.
+        length: u32,
+        /// Hash that the source sent.
+        hash: [u8; 32],
+    },
+    /// Write files of a packed block, without a name yet.
+    Store {
+        /// The slot, whose octets are in `octets`.
+        slot: u16,
+        /// Files with the range of their octets.
+        files: Vec<(u32, Entry, Range<usize>)>,
+        /// Octets of the block.
+        octets: Arc<Vec<u8>>,
+    },
+    /// Give stored files their names, durable where that is promised.
+    Commit {
+        /// Numbers of the files.
+        files: Vec<u32>,
+    },
+}
+
+/// How a file begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Begun {
+    /// Nothing further to do.
+    Finished(Status),
+    /// Blocks that a former session left, by index.
+    Partial(BTreeMap<u64, [u8; 32]>),
+}
+
+/// Result of a [`SinkJob`]; abandoning has none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SinkDone {
+    /// A file was opened.
+    Begun {
+        /// Its number.
+        file: u32,
+        /// How it begins.
+        result: Result<Begun, Failure>,
+    },
+    /// A slot was written: whether the hash is right.
+    Written {
+        /// Number of the file.
+        file: u32,
+        /// First octet.
+        offset: u64,
+        /// Octets.
+        length: u32,
+        /// The slot.
+        slot: u16,
+        /// Hash that the source sent.
+        hash: [u8; 32],
+        /// Whether the octets have it.
+        result: Result<bool, Failure>,
+    },
+    /// Blocks are durable.
+    Synced {
+        /// Number of the file.
+        file: u32,
+        /// Indexes of the blocks.
+        blocks: Vec<u64>,
+        /// Success or failure.
+        result: Result<(), Failure>,
+    },
+    /// A file has its name.
+    Finished {
+        /// Number of the file.
+        file: u32,
+        /// Success or failure.
+        result: Result<(), Failure>,
+    },
+    /// Listed entries were checked.
+    Listed {
+        /// Number of the first entry.
+        first: u32,
+        /// For each entry, what became of it.
+        answers: Vec<Result<Answer, Failure>>,
+    },
+    /// A packed block was copied.
+    Unpacked {
+        /// Number of the block.
+        pack: u64,
+        /// The slot.
+        slot: u16,
+        /// Its octets and records; `None` where the hash is another.
+        result: Option<Unpacked>,
+    },
+    /// Files of a packed block were written.
+    Stored {
+        /// The slot.
+        slot: u16,
+        /// Files with success or failure.
+        results: Vec<(u32, Result<(), Failure>)>,
+    },
+    /// Files have their names.
+    Committed {
+        /// Files with success or failure.
+        results: Vec<(u32, Result<(), Failure>)>,
+    },
+}
+
+/// Octets of a packed block, and its records.
+pub type Unpacked = (Arc<Vec<u8>>, Result<Vec<Record>, Malformed>);
+
+/// All that leaves the engine.
+#[derive(Debug, Default)]
+pub(super) struct SinkOut {
+    pub(super) jobs: VecDeque<SinkJob>,
+    pub(super) outgoing: VecDeque<Frame>,
+    pub(super) events: VecDeque<Event>,
+}
+
+impl SinkOut {
+    /// A file ends with DONE.
+    pub(super) fn done(&mut self, file: u32, status: Status, text: String) {
+        let done = Done {
+            file,
+            status,
+            text: text.clone(),
+        };
+        self.outgoing.push_back(Frame::Done(done));
+        self.events
+            .push_back(Event::Finished { file, status, text });
+    }
+}

@@ -1,0 +1,124 @@
+//! Jobs of a source, their results, and the queues of all that leaves its engine.
+
+use std::collections::VecDeque;
+
+use super::{Event, Failure, Outgoing};
+use crate::wire::Entry;
+
+/// Work for the source's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceJob {
+    /// Find the next entry and open it under this number.
+    Next {
+        /// Number of the file.
+        file: u32,
+    },
+    /// Read a block into a local slot, and hash it.
+    Read {
+        /// Number of the file.
+        file: u32,
+        /// First octet.
+        offset: u64,
+        /// Octets.
+        length: u32,
+        /// The slot.
+        local: u16,
+        /// Whether the block is all of the file.
+        whole: bool,
+    },
+    /// Check that the file has not changed since it was opened.
+    Check {
+        /// Number of the file.
+        file: u32,
+    },
+    /// Close the file.
+    Close {
+        /// Number of the file.
+        file: u32,
+    },
+    /// Find entries that follow: those of short files are not opened.
+    Batch {
+        /// Number of the first.
+        first: u32,
+        /// Longest file that is packed, in octets.
+        short: u32,
+    },
+    /// Read files into a local slot as records, and hash it.
+    Pack {
+        /// Number of the packed block.
+        pack: u64,
+        /// Files and their sizes.
+        files: Vec<(u32, u32)>,
+        /// The slot.
+        local: u16,
+    },
+    /// Packed files are finished.
+    Forget {
+        /// Their numbers.
+        files: Vec<u32>,
+    },
+}
+
+/// Result of a [`SourceJob`]; closing and forgetting have none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceDone {
+    /// The next entry.
+    Next(Next),
+    /// A block was read: its hash.
+    Read {
+        /// Number of the file.
+        file: u32,
+        /// First octet.
+        offset: u64,
+        /// Octets.
+        length: u32,
+        /// The slot.
+        local: u16,
+        /// Its hash.
+        result: Result<[u8; 32], Failure>,
+    },
+    /// The file was checked.
+    Checked {
+        /// Number of the file.
+        file: u32,
+        /// The failure [`Status::Changed`](crate::wire::Status::Changed) if it changed.
+        result: Result<(), Failure>,
+    },
+    /// Entries that follow; the last may be the end.
+    Batch(Vec<Next>),
+    /// Files were packed.
+    Packed {
+        /// Number of the packed block.
+        pack: u64,
+        /// The slot.
+        local: u16,
+        /// Octets of the block.
+        length: u32,
+        /// Its hash.
+        hash: [u8; 32],
+    },
+}
+
+/// Result of [`SourceJob::Next`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// An entry.
+    Entry(Entry),
+    /// An entry that is left out.
+    Unreadable {
+        /// Its name.
+        name: String,
+        /// The failure for people.
+        text: String,
+    },
+    /// No further entries.
+    End,
+}
+
+/// All that leaves the engine.
+#[derive(Debug, Default)]
+pub(super) struct SourceOut {
+    pub(super) jobs: VecDeque<SourceJob>,
+    pub(super) outgoing: VecDeque<Outgoing>,
+    pub(super) events: VecDeque<Event>,
+}
