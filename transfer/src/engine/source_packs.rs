@@ -162,8 +162,7 @@ impl SourcePacks {
                 Answer::Stored => Status::Stored,
                 Answer::Present => Status::Present,
             };
-            let size = listed.size;
-            if status == Status::Stored && listed.kind == FileKind::File && size > 0 {
+            if status == Status::Stored && listed.kind == FileKind::File {
                 return Err(Violation::Unexpected(15));
             }
             self.remove(file);
