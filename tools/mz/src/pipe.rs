@@ -98,7 +98,7 @@ fn one(mut summary: Summary) -> Summary {
     summary
 }
 
-/// A stream in pieces. Those that are not finished are kept.
+/// A stream in pieces, which are kept until they are finished.
 #[derive(Debug)]
 struct Pieces<R> {
     /// `None` once it failed.
@@ -275,7 +275,7 @@ impl<W: Write + Send> Sink for Joined<W> {
     fn abandon(&self, file: u32, _keep: bool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.coming.remove(&file);
-        // What follows a piece that failed is no stream.
+        // Pieces behind one that failed are no stream.
         let gone = Failure::new(Status::Failed, "a piece before it failed");
         state.failed.get_or_insert(gone);
     }

@@ -330,3 +330,39 @@ impl Source for TreeSource {
         files.remove(&file);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A short file that is another one when it is read than when it was listed.
+    #[test]
+    fn a_short_file_that_changed_is_not_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["grown", "link", "same", "shrunk", "touched"];
+        for name in names {
+            fs::write(folder.path().join(name), "abc").unwrap();
+        }
+        let item = Item::of(folder.path(), true).unwrap();
+        let source = TreeSource::new(vec![item]);
+        let found = source.batch(5, 100);
+        let is_file = |it: &&Next| matches!(it, Next::Entry(it) if it.kind == FileKind::File);
+        assert_eq!(found.iter().filter(is_file).count(), names.len());
+        fs::write(folder.path().join("grown"), "abcd").unwrap();
+        fs::write(folder.path().join("shrunk"), "ab").unwrap();
+        fs::remove_file(folder.path().join("link")).unwrap();
+        symlink("same", folder.path().join("link")).unwrap();
+        let touched = File::open(folder.path().join("touched")).unwrap();
+        touched.set_modified(std::time::UNIX_EPOCH).unwrap();
+        let mut octets = [0; 3];
+        let mut load = |file| source.load(file, &mut octets).map_err(|it| it.status);
+        assert_eq!(load(5), Err(Status::Changed));
+        assert_eq!(load(6), Err(Status::Unreadable));
+        assert_eq!(load(7), Ok(()));
+        assert_eq!(load(8), Err(Status::Changed));
+        assert_eq!(load(9), Err(Status::Changed));
+        source.forget(&[7]);
+        assert_eq!(load(7), Err(Status::Unreadable));
+    }
+}

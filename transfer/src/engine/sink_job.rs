@@ -141,7 +141,7 @@ pub enum SinkDone {
     Listed {
         /// Number of the first entry.
         first: u32,
-        /// For each entry, what became of it.
+        /// Results, in the order of the entries.
         answers: Vec<Result<Answer, Failure>>,
     },
     /// A packed block was copied.

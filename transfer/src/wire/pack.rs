@@ -107,7 +107,7 @@ const ANSWERS: [Answer; 4] = [
 pub struct Answers {
     /// Number of the first entry.
     pub first: u32,
-    /// What became of each.
+    /// Results, in the order of the entries.
     pub answers: Vec<Answer>,
 }
 

@@ -2,7 +2,12 @@
 
 use std::fs;
 
-use dgiwarp_transfer::{Event, Options, Summary};
+use std::sync::Arc;
+
+use dgiwarp_transfer::disk::{TreeSink, TreeSource};
+use dgiwarp_transfer::engine::{Begun, Failure, Next};
+use dgiwarp_transfer::wire::Entry;
+use dgiwarp_transfer::{Event, Options, Sink, Source, Summary};
 
 use crate::common::{KINDS, Kind, listing, make_tree, place, random, run, small, tree};
 
@@ -44,5 +49,70 @@ fn the_smaller_block_length_holds() {
             .count();
         assert_eq!(blocks, 5_000_000_usize.div_ceil(block as usize));
         assert_eq!(fs::read(to.path().join("x")).unwrap(), random(1, 5_000_000));
+    }
+}
+
+/// Ends that do not pack, as older peers.
+#[derive(Debug)]
+struct Older<T>(Arc<T>);
+
+impl Source for Older<TreeSource> {
+    fn next(&self, file: u32) -> Next {
+        self.0.next(file)
+    }
+
+    fn read(&self, file: u32, offset: u64, octets: &mut [u8]) -> Result<(), Failure> {
+        self.0.read(file, offset, octets)
+    }
+
+    fn check(&self, file: u32) -> Result<(), Failure> {
+        self.0.check(file)
+    }
+
+    fn close(&self, file: u32) {
+        self.0.close(file);
+    }
+}
+
+impl Sink for Older<TreeSink> {
+    fn begin(&self, file: u32, entry: &Entry, block: u32) -> Result<Begun, Failure> {
+        self.0.begin(file, entry, block)
+    }
+
+    fn write(&self, file: u32, offset: u64, octets: &[u8]) -> Result<(), Failure> {
+        self.0.write(file, offset, octets)
+    }
+
+    fn sync(&self, file: u32, blocks: &[(u64, [u8; 32])]) -> Result<(), Failure> {
+        self.0.sync(file, blocks)
+    }
+
+    fn finish(&self, file: u32, root: &[u8; 32]) -> Result<(), Failure> {
+        self.0.finish(file, root)
+    }
+
+    fn abandon(&self, file: u32, keep: bool) {
+        self.0.abandon(file, keep);
+    }
+}
+
+#[test]
+fn an_older_peer_gets_and_sends_files_one_by_one() {
+    let from = tempfile::tempdir().unwrap();
+    make_tree(from.path());
+    for (older_source, older_sink) in [(true, false), (false, true)] {
+        let to = tempfile::tempdir().unwrap();
+        let source: Arc<dyn Source> = match tree(from.path()) {
+            source if older_source => Arc::new(Older(source)),
+            source => source,
+        };
+        let sink: Arc<dyn Sink> = match place(to.path()) {
+            sink if older_sink => Arc::new(Older(sink)),
+            sink => sink,
+        };
+        let (sent, received, _) = run(Kind::Tcp, source, sink, small());
+        let (sent, received) = (sent.unwrap(), received.unwrap());
+        assert_eq!(listing(from.path()), listing(to.path()));
+        assert_eq!((sent.failed, sent.stored), (0, received.stored));
     }
 }
