@@ -441,7 +441,7 @@ fn a_sole_send_is_one_that_the_stream_would_deliver() {
             assert_eq!(delivered.immediate, None);
         }
     }
-    // Those of RsvdULP, which only an Invalidate fills, may have any value; the other ones have one, the opcode two.
+    // Octets of RsvdULP, which only an Invalidate fills, may have any value; the other ones have one, the opcode two.
     assert_eq!(found, 4 * 256 + 14 + 1);
     assert_eq!(stream().sole_send(&good[..17]), None);
 }
