@@ -6,8 +6,9 @@ use crate::framing::{Deframer, Framer};
 use crate::mulpdu::{MULPDU_FLOOR, mulpdu};
 use crate::outgoing::Outgoing;
 use crate::startup::{
-    Config, Established, FrameKind, Negotiation, ReadDepths, Rejection, Request, Role, RtrSet,
-    StartupFrame, StartupReader, accept_reply, reject_reply, request_frame, settle, takes_request,
+    Config, DatagramTerms, Established, FrameKind, Negotiation, ReadDepths, Rejection, Request,
+    Role, RtrSet, StartupFrame, StartupReader, accept_reply, reject_reply, request_frame, settle,
+    takes_request, terms_of,
 };
 use dgiwarp_codec::Payload;
 use std::collections::VecDeque;
@@ -125,16 +126,39 @@ impl Connection {
     /// octets, 508 to an enhanced Request), or if peer-to-peer mode is asked for and
     /// [`Config::rtr`] is empty. The Request then still waits.
     pub fn accept(&mut self, depths: ReadDepths, private_data: &[u8]) -> Result<(), ConfigError> {
+        self.accept_with(depths, (None, private_data))
+    }
+
+    /// Accepts the Request so that messages go by reliable datagrams, on these terms, where the Request [offers](Request::datagrams) that; else it
+    /// accepts as [`accept`](Self::accept).
+    ///
+    /// # Errors
+    /// As for [`accept`](Self::accept), with 16 octets less of private data.
+    pub fn accept_by_datagrams(
+        &mut self,
+        depths: ReadDepths,
+        terms: DatagramTerms,
+        private_data: &[u8],
+    ) -> Result<(), ConfigError> {
+        self.accept_with(depths, (Some(terms), private_data))
+    }
+
+    fn accept_with(
+        &mut self,
+        depths: ReadDepths,
+        content: (Option<DatagramTerms>, &[u8]),
+    ) -> Result<(), ConfigError> {
         let State::Deciding(request) = &self.state else {
             return Err(ConfigError::NoRequest);
         };
-        let (reply, negotiation) = accept_reply(&self.config, request, depths, private_data)?;
+        let (reply, negotiation) = accept_reply(&self.config, request, depths, content)?;
         self.out.bytes().extend_from_slice(&reply.emit());
         self.state = State::FullOperation(FullOperation::new(negotiation));
         self.events.push_back(Event::Established(Established {
             negotiation,
             send_rtr: None,
             private_data: Vec::new(),
+            datagrams: None,
         }));
         Ok(())
     }
@@ -259,10 +283,12 @@ impl Connection {
             full.stopped = true;
             self.events.push_back(Event::Failed(error));
         } else {
+            let (datagrams, private_data) = terms_of(&self.config, reply);
             self.events.push_back(Event::Established(Established {
                 negotiation,
                 send_rtr: negotiation.rtr.and_then(RtrSet::preferred),
-                private_data: reply.private_data.clone(),
+                private_data: private_data.to_vec(),
+                datagrams,
             }));
         }
         self.state = State::FullOperation(full);

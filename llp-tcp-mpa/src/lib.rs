@@ -57,8 +57,8 @@ pub use error::{ConfigError, Error, ErrorCode, FrameError, SendError};
 pub use event::{Event, TcpEnd};
 pub use mulpdu::{MULPDU_CEILING, MULPDU_FLOOR, mulpdu};
 pub use startup::{
-    Config, CrcPreference, Enhanced, Established, Negotiation, ReadDepth, ReadDepths, Rejection,
-    Request, Revision, Role, Rtr, RtrSet,
+    Config, CrcPreference, DatagramTerms, Enhanced, Established, Negotiation, ReadDepth,
+    ReadDepths, Rejection, Request, Revision, Role, Rtr, RtrSet,
 };
 
 /// The example of the README compiles and runs.

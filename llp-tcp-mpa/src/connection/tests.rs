@@ -577,3 +577,60 @@ proptest! {
         server.handle_timeout(*START + Duration::from_secs(100));
     }
 }
+
+/// `rfc-notes/reliable-datagrams.md` §9.2.
+#[test]
+fn datagrams_are_agreed_on_by_both_ends_or_not_at_all() {
+    const TERMS: DatagramTerms = DatagramTerms {
+        port: 40_000,
+        initiator_psn: 1,
+        responder_psn: 2,
+    };
+    for (offers, takes) in [(true, true), (true, false), (false, true), (false, false)] {
+        let offering = Config {
+            datagrams: offers,
+            ..Config::default()
+        };
+        let mut initiator = client(offering);
+        let mut responder = Connection::responder(*START, Config::default());
+        pass(&mut initiator, &mut responder);
+        let request = event!(responder, Event::Request(request) => request);
+        assert_eq!(request.datagrams, offers);
+        if takes {
+            responder
+                .accept_by_datagrams(depths(1, 1), TERMS, b"data")
+                .unwrap();
+        } else {
+            responder.accept(depths(1, 1), b"data").unwrap();
+        }
+        pass(&mut responder, &mut initiator);
+        let established = event!(initiator, Event::Established(established) => established);
+        assert_eq!(
+            established.datagrams,
+            (offers && takes).then_some(TERMS),
+            "{offers} {takes}"
+        );
+        assert_eq!(established.private_data, b"data", "{offers} {takes}");
+    }
+}
+
+/// A peer that sets bit D on its own, as one that repeats reserved bits.
+#[test]
+fn bit_d_without_terms_is_a_reserved_bit() {
+    for offers in [false, true] {
+        let mut initiator = client(Config {
+            datagrams: offers,
+            ..Config::default()
+        });
+        let mut responder = Connection::responder(*START, Config::default());
+        pass(&mut initiator, &mut responder);
+        event!(responder, Event::Request(_) => ());
+        responder.accept(depths(1, 1), b"0123456789abcdef").unwrap();
+        let mut reply = take(&mut responder);
+        reply[16] |= 0x08;
+        input(&mut initiator, &reply);
+        let established = event!(initiator, Event::Established(established) => established);
+        assert_eq!(established.datagrams, None);
+        assert_eq!(established.private_data, b"0123456789abcdef");
+    }
+}

@@ -21,6 +21,8 @@ const FLAG_MARKERS: u8 = 0x80;
 const FLAG_CRC: u8 = 0x40;
 const FLAG_REJECT: u8 = 0x20;
 const FLAG_ENHANCED: u8 = 0x10;
+/// Reserved by RFC 5044 and RFC 6581: not checked by ends that do not know it.
+const FLAG_DATAGRAMS: u8 = 0x08;
 
 /// Kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +97,8 @@ pub struct StartupFrame {
     pub revision: Revision,
     /// The enhanced data, present where the S bit is set.
     pub enhanced: Option<Enhanced>,
+    /// D, of revision 2: messages may go by reliable datagrams (`rfc-notes/reliable-datagrams.md` §9.2).
+    pub datagrams: bool,
     /// The ULP's private data, without the enhanced data.
     pub private_data: Vec<u8>,
 }
@@ -118,6 +122,7 @@ impl StartupFrame {
             (self.crc, FLAG_CRC),
             (self.reject, FLAG_REJECT),
             (self.enhanced.is_some(), FLAG_ENHANCED),
+            (self.datagrams, FLAG_DATAGRAMS),
         ] {
             if on {
                 flags |= flag;
@@ -149,6 +154,7 @@ impl StartupFrame {
             reject: kind == FrameKind::Reply && header.flags & FLAG_REJECT != 0,
             revision: header.revision,
             enhanced,
+            datagrams: enhanced_bit && header.flags & FLAG_DATAGRAMS != 0,
             private_data: rest.to_vec(),
         }
     }
@@ -300,6 +306,7 @@ mod tests {
             reject: false,
             revision: Revision::One,
             enhanced: None,
+            datagrams: false,
             private_data: b"hello".to_vec(),
         };
         let mut expected = vec![
@@ -375,17 +382,18 @@ mod tests {
                 }
             });
         (
-            any::<(bool, bool, bool)>(),
+            any::<(bool, bool, bool, bool)>(),
             proptest::option::of(enhanced),
             proptest::collection::vec(any::<u8>(), 0..=508),
         )
             .prop_map(
-                |((markers, crc, reject), enhanced, private_data)| StartupFrame {
+                |((markers, crc, reject, datagrams), enhanced, private_data)| StartupFrame {
                     kind: FrameKind::Reply,
                     markers,
                     crc,
                     reject,
                     revision: Revision::Two,
+                    datagrams: datagrams && enhanced.is_some(),
                     enhanced,
                     private_data,
                 },

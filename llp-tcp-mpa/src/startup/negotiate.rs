@@ -1,6 +1,7 @@
 //! Negotiation by the two frames: configuration in, negotiated values out. Pure functions;
 //! the order of events is [`Connection`](crate::Connection)'s.
 
+use super::datagrams::DatagramTerms;
 use super::enhanced::{Enhanced, ReadDepth, Rtr, RtrSet};
 use super::frame::{ENHANCED_LEN, FrameKind, MAX_PRIVATE_DATA, Revision, StartupFrame};
 use crate::error::{ConfigError, Error, FrameError};
@@ -66,6 +67,8 @@ pub struct Config {
     pub client_server_will_do: bool,
     /// RTR indications that this end can send and receive.
     pub rtr: RtrSet,
+    /// As Initiator, offer that messages go by reliable datagrams (`rfc-notes/reliable-datagrams.md` §9.2); an offer of revision 2.
+    pub datagrams: bool,
     /// Time from the start until the peer's frame must be complete.
     pub startup_timeout: Duration,
     /// Effective maximum segment size of TCP, octets.
@@ -86,6 +89,7 @@ impl Default for Config {
             peer_to_peer: false,
             client_server_will_do: false,
             rtr: RtrSet::ALL,
+            datagrams: false,
             startup_timeout: Duration::from_secs(10),
             emss: 1448,
         }
@@ -158,6 +162,8 @@ pub struct Request {
     pub markers: bool,
     /// The Initiator's depths and connection model, in enhanced Requests.
     pub enhanced: Option<Enhanced>,
+    /// The Initiator offers that messages go by reliable datagrams.
+    pub datagrams: bool,
     /// The ULP's private data.
     pub private_data: Vec<u8>,
 }
@@ -175,6 +181,14 @@ impl Request {
             ird: limit(self.enhanced.map(|it| it.ord)),
             ord: limit(self.enhanced.map(|it| it.ird)),
         }
+    }
+}
+
+impl Request {
+    /// The ORD of a Responder with these depths: no more than the Initiator serves (RFC 6581 §9.1).
+    #[must_use]
+    pub fn agreed_ord(&self, depths: ReadDepths) -> u16 {
+        depths.ord.min(self.matching_depths().ord)
     }
 }
 
@@ -220,6 +234,8 @@ pub struct Established {
     pub send_rtr: Option<Rtr>,
     /// As Initiator: the Reply's private data.
     pub private_data: Vec<u8>,
+    /// As Initiator that offered it: messages go by reliable datagrams, on these terms.
+    pub datagrams: Option<DatagramTerms>,
 }
 
 fn check_private_data(enhanced: bool, private_data: &[u8]) -> Result<(), ConfigError> {
@@ -257,6 +273,7 @@ pub(crate) fn request_frame(
         crc: config.prefers_crc(),
         reject: false,
         revision: config.revision,
+        datagrams: config.datagrams && enhanced.is_some(),
         enhanced,
         private_data: private_data.to_vec(),
     })
@@ -269,6 +286,7 @@ pub(crate) fn takes_request(frame: StartupFrame) -> Request {
         crc: frame.crc,
         markers: frame.markers,
         enhanced: frame.enhanced,
+        datagrams: frame.datagrams,
         private_data: frame.private_data,
     }
 }
@@ -342,6 +360,7 @@ fn reply_frame(
         reject,
         // RFC 6581 §6, §10: an enhanced Request gets an enhanced Reply, a plain one a plain one.
         revision: request.revision,
+        datagrams: false,
         enhanced,
         private_data: private_data.to_vec(),
     })
@@ -352,7 +371,7 @@ pub(crate) fn accept_reply(
     config: &Config,
     request: &Request,
     depths: ReadDepths,
-    private_data: &[u8],
+    (terms, private_data): (Option<DatagramTerms>, &[u8]),
 ) -> Result<(StartupFrame, Negotiation), ConfigError> {
     let (enhanced, depths, rtr) = match request.enhanced {
         Some(theirs) => {
@@ -364,7 +383,17 @@ pub(crate) fn accept_reply(
         }
         None => (None, depths, None),
     };
-    let frame = reply_frame(config, request, enhanced, false, private_data)?;
+    let frame = match terms.filter(|_| request.datagrams) {
+        Some(terms) => {
+            let private_data = [&terms.emit()[..], private_data].concat();
+            let frame = reply_frame(config, request, enhanced, false, &private_data)?;
+            StartupFrame {
+                datagrams: true,
+                ..frame
+            }
+        }
+        None => reply_frame(config, request, enhanced, false, private_data)?,
+    };
     let negotiation = Negotiation {
         role: Role::Responder,
         revision: request.revision,
@@ -392,6 +421,20 @@ pub(crate) fn reject_reply(
         peer_to_peer: theirs.peer_to_peer.map(|_| config.rtr),
     });
     reply_frame(config, request, enhanced, true, private_data)
+}
+
+/// The terms of a Reply to an Initiator that offered datagrams, and the private data for its ULP.
+pub(crate) fn terms_of<'r>(
+    config: &Config,
+    reply: &'r StartupFrame,
+) -> (Option<DatagramTerms>, &'r [u8]) {
+    let terms = (config.datagrams && reply.datagrams)
+        .then(|| DatagramTerms::parse(&reply.private_data))
+        .flatten();
+    match terms {
+        Some((terms, rest)) => (Some(terms), rest),
+        None => (None, &reply.private_data),
+    }
 }
 
 /// Negotiation at the Initiator, with an accepting Reply. The second value is an error for
@@ -533,6 +576,7 @@ mod tests {
             crc: true,
             markers: false,
             enhanced,
+            datagrams: false,
             private_data: Vec::new(),
         };
         let depths = Enhanced {

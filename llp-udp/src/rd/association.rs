@@ -276,6 +276,11 @@ impl Association {
         self.datagram
     }
 
+    /// Has a hello leave without a message.
+    pub(super) const fn probe(&mut self) {
+        self.probes = 1;
+    }
+
     /// Whether the peer owes responses.
     pub(super) const fn awaits(&mut self, awaits: bool) {
         self.awaits = awaits;

@@ -167,6 +167,19 @@ impl Endpoint {
         self.touch(at);
     }
 
+    /// Opens an association with a peer that there is no message for yet.
+    pub fn greet_peer(&mut self, now: Instant, peer: Peer, datagram: u16) {
+        if self.table.find(peer).is_some() {
+            return;
+        }
+        let at = self.open(now, peer);
+        if let Some(association) = self.table.get_mut(at) {
+            association.set_datagram(&self.config, datagram);
+            association.probe();
+        }
+        self.touch(at);
+    }
+
     /// Grants a peer more receives.
     pub fn grant(&mut self, peer: Peer, more: u32) {
         let Some(at) = self.table.find(peer) else {

@@ -4,43 +4,41 @@
 //! (`rfc-notes/reliable-datagrams.md` §9.1).
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use dgiwarp_llp_udp::Peer;
 use dgiwarp_llp_udp::rd::Lives;
-use parking_lot::RwLock;
 
 use crate::api::qp::rc::wqe;
+use crate::api::rc_rd::connection::CmSide;
+use crate::driver::cm::rd_carrier::{Carrier, Connected};
 use crate::{
     Access, AddressHandle, DatagramConnectError, Error, Pd, PostError, PostFailure, QpAttr,
-    QpCounters, RcSendWr, RdQp, RdQpAttr, RecvWr, RnrLimits,
+    QpCounters, RcQp, RcSendWr, RdQp, RdQpAttr, RecvWr, RnrLimits,
 };
 use dgiwarp_engine::connected::RcSendWqe;
 use dgiwarp_engine::reliable::RdSendWqe;
-use dgiwarp_engine::types::Route;
+
+mod connection;
 
 /// Delay of a peer after RNR, unless the program sets one.
 const RNR_DELAY: Duration = Duration::from_millis(1);
 /// Silence of a peer that a program with unlimited retries endures: no clock reaches it.
 const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 
-/// The peer with its path.
-#[derive(Debug)]
-struct Connected {
-    route: Route,
-    peer: Peer,
-    rq_psn: u32,
-}
-
 /// An RC queue pair on reliable datagrams. Its QPN is the UDP port of its socket; the programs exchange QPNs, addresses and PSNs as for
 /// [paired](crate::RcQpAttr::paired) RC queue pairs over TCP, and [`connect`](Self::connect) and [`start`](Self::start) take those of the peer.
 ///
 /// Work requests complete in the order of their posts. The first that fails ends the queue pair: it has its cause, all others and all
 /// posted receives end with `Flushed`, and so do those of the peer. Dropping it destroys it, as with an [`RdQp`].
+///
+/// One that [`Pd::create_rc_cm_qp`] makes is connected by a [`ConnectionChannel`](crate::ConnectionChannel) instead, and goes by datagrams where both ends agree, else by TCP.
 #[derive(Debug)]
 pub struct RcRdQp {
     qp: RdQp,
-    connected: RwLock<Option<Connected>>,
+    carrier: Arc<Carrier>,
+    /// Of one that a connection channel connects.
+    cm: Option<Box<CmSide>>,
 }
 
 impl RcRdQp {
@@ -48,7 +46,8 @@ impl RcRdQp {
         let attr = RdQpAttr::new(attr.clone());
         Ok(Self {
             qp: RdQp::create(pd, &attr, Some(Lives::default()))?,
-            connected: RwLock::new(None),
+            carrier: Arc::default(),
+            cm: None,
         })
     }
 
@@ -90,24 +89,26 @@ impl RcRdQp {
             return Err(DatagramConnectError::Connected);
         }
         let route = ah.route().clone();
-        *self.connected.write() = Some(Connected {
+        *self.carrier.connected.write() = Some(Connected {
             route,
             peer,
             rq_psn,
         });
+        self.carrier.agree();
         Ok(())
     }
 
-    /// The peer's address and QPN, once there is one.
+    /// The peer's address and QPN, once there is one. The QPN of one whose request was accepted is 0.
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.connected.read().as_ref()?.peer.socket_addr()
+        self.carrier.connected.read().as_ref()?.peer.socket_addr()
     }
 
     /// Sets what holds for work requests from now on (`ibv_modify_qp(3)` to ready-to-send): the PSN that the peer was given for this one, the Reads and
     /// atomics outstanding at most, of which there are 16, and the silence of the peer that ends the queue pair; `None` for none.
     pub fn start(&self, sq_psn: u32, ord: u16, patience: Option<Duration>) {
-        let peer = self.connected.read().as_ref().map_or(0, |it| it.rq_psn);
+        let connected = self.carrier.connected.read();
+        let peer = connected.as_ref().map_or(0, |it| it.rq_psn);
         self.qp.shared.run(|inner| {
             inner.engine.set_lives(Lives { own: sq_psn, peer });
             inner.engine.set_ord(ord);
@@ -119,10 +120,16 @@ impl RcRdQp {
     pub fn allow(&self, access: Access) {
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         self.qp.shared.run(|inner| inner.engine.deny(all - access));
+        if let Some(cm) = &self.cm {
+            cm.tcp.allow(access);
+        }
     }
 
     /// Sets the limits of messages that find no posted receive (`rnr_retry` and `min_rnr_timer` of `ibv_modify_qp(3)`). The peer's own retries count for its messages.
     pub fn limit_rnr(&self, limits: RnrLimits) {
+        if let Some(cm) = &self.cm {
+            cm.tcp.limit_rnr(limits);
+        }
         self.qp.set_rnr_retries(limits.retries.map(u32::from));
         let delay = limits.timer.unwrap_or(RNR_DELAY);
         self.qp
@@ -136,6 +143,9 @@ impl RcRdQp {
         self.qp
             .shared
             .run(|inner| inner.engine.await_first_message(awaits));
+        if let Some(cm) = &self.cm {
+            cm.tcp.await_first_message(awaits);
+        }
     }
 
     /// Posts send work requests, in order, as [`RcQp::post_send`](crate::RcQp::post_send).
@@ -143,7 +153,10 @@ impl RcRdQp {
     /// # Errors
     /// [`PostFailure`] has the number of accepted work requests, and the error of the next one: [`PostError::State`] without a peer.
     pub fn post_send(&self, wrs: &[RcSendWr<'_>]) -> Result<(), PostFailure> {
-        let connected = self.connected.read();
+        if let Some(tcp) = self.tcp() {
+            return tcp.post_send(wrs);
+        }
+        let connected = self.carrier.connected.read();
         let Some(connected) = &*connected else {
             return Err(PostFailure {
                 accepted: 0,
@@ -162,7 +175,10 @@ impl RcRdQp {
         &self,
         wrs: impl ExactSizeIterator<Item = Result<RcSendWr<'a>, PostError>> + Clone,
     ) -> Result<(), PostError> {
-        let connected = self.connected.read();
+        if let Some(tcp) = self.tcp() {
+            return tcp.post_send_all(wrs);
+        }
+        let connected = self.carrier.connected.read();
         let connected = connected.as_ref().ok_or(PostError::State)?;
         let wqes = wrs.map(|wr| self.wqe(connected, &wr?));
         self.qp.shared.post_all(wqes)
@@ -174,7 +190,10 @@ impl RcRdQp {
 
     /// Posts one work request that is made already.
     pub(crate) fn post_work(&self, send: RcSendWqe) -> Result<(), PostFailure> {
-        let connected = self.connected.read();
+        if let Some(tcp) = self.tcp() {
+            return tcp.shared.post(std::iter::once(Ok(send)));
+        }
+        let connected = self.carrier.connected.read();
         let wqe = connected.as_ref().map(|it| it.wqe(send));
         let wqe = wqe.ok_or(PostError::State);
         self.qp.shared.post(std::iter::once(wqe))
@@ -185,6 +204,9 @@ impl RcRdQp {
     /// # Errors
     /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        if let Some(tcp) = self.tcp() {
+            return tcp.post_recv(wrs);
+        }
         let posted = self.qp.post_recv(wrs);
         if self.is_over() {
             self.flush();
@@ -194,7 +216,13 @@ impl RcRdQp {
 
     /// Ends the queue pair, and flushes everything posted (`ibv_modify_qp(3)` to the error state), as the peer learns. Receives that are posted later are flushed, too.
     pub fn flush(&self) {
-        self.qp.flush();
+        match self.tcp() {
+            Some(tcp) => tcp.flush(),
+            None => self.qp.flush(),
+        }
+        if let Some(events) = self.events() {
+            events.flush();
+        }
     }
 
     /// Drops datagrams that arrive from now on, until [`start_receiving`](Self::start_receiving); the peer sends again what was dropped. A new queue pair receives.
@@ -209,38 +237,66 @@ impl RcRdQp {
 
     /// Drains the send queue (`ibv_modify_qp(3)` to SQD), as [`RdQp::drain_sends`].
     pub fn drain_sends(&self, notify: bool) {
-        self.qp.drain_sends(notify);
+        match self.tcp() {
+            Some(tcp) => tcp.drain_sends(notify),
+            None => self.qp.drain_sends(notify),
+        }
     }
 
     /// Ends a drain: work requests begin again.
     pub fn resume_sends(&self) {
-        self.qp.resume_sends();
+        match self.tcp() {
+            Some(tcp) => tcp.resume_sends(),
+            None => self.qp.resume_sends(),
+        }
     }
 
     /// Whether work requests are not complete that had begun when the drain began.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.qp.is_draining()
+        match self.tcp() {
+            Some(tcp) => tcp.is_draining(),
+            None => self.qp.is_draining(),
+        }
     }
 
     /// Resets the queue pair to one without a peer (`ibv_modify_qp(3)` to reset): posted work requests are discarded without completions, and completions that
     /// were not polled are gone. It keeps its QPN.
     pub fn reset(&self) {
-        *self.connected.write() = None;
+        self.carrier.forget();
         self.qp.reset();
+        if let Some(cm) = &self.cm {
+            cm.tcp.reset();
+            if let Some(events) = cm.events.get() {
+                events.reset();
+            }
+        }
         self.close_windows();
     }
 
     /// Whether the queue pair is in error: a work request failed, or the peer did, or completions were lost.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.qp.shared.is_over() || self.qp.has_failed()
+        match self.tcp() {
+            Some(tcp) => tcp.is_over(),
+            None => self.qp.shared.is_over() || self.qp.has_failed(),
+        }
     }
 
     /// Counters of the queue pair, as of [`RdQp::counters`].
     #[must_use]
     pub fn counters(&self) -> QpCounters {
-        self.qp.counters()
+        match self.tcp() {
+            Some(tcp) => tcp.counters(),
+            None => self.qp.counters(),
+        }
+    }
+
+    /// The queue pair over TCP, unless messages go by datagrams.
+    #[inline]
+    fn tcp(&self) -> Option<&RcQp> {
+        let cm = self.cm.as_ref()?;
+        (!self.carrier.is_agreed()).then_some(&cm.tcp)
     }
 
     fn close_windows(&self) {

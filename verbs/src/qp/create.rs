@@ -75,18 +75,22 @@ fn transport(
             if *datagram != DatagramAttr::default() {
                 return Err(Errno::EOPNOTSUPP);
             }
-            if service == Service::ReliableConnected && carrier == RcTransport::Rd {
-                let made = pd.create_rc_rd_qp(&qp).map(Transport::RcRd);
-                return made
-                    .inspect(|made| made.follow(QpState::Reset, QpState::Reset))
-                    .map_err(errno::of);
+            match carrier {
+                RcTransport::Rd if service == Service::ReliableConnected => {
+                    pd.create_rc_rd_qp(&qp).map(Transport::RcRd)
+                }
+                RcTransport::RdOrTcp if service == Service::ReliableConnected => {
+                    pd.create_rc_cm_qp(&qp).map(Transport::RcRd)
+                }
+                RcTransport::Tcp | RcTransport::Rd | RcTransport::RdOrTcp => {
+                    let attr = RcQpAttr {
+                        paired: true,
+                        xrc_initiator: service == Service::XrcInitiator,
+                        ..qp.into()
+                    };
+                    pd.create_rc_qp(&attr).map(Transport::Rc)
+                }
             }
-            let attr = RcQpAttr {
-                paired: true,
-                xrc_initiator: service == Service::XrcInitiator,
-                ..qp.into()
-            };
-            pd.create_rc_qp(&attr).map(Transport::Rc)
         }
         Service::ReliableDatagram => {
             let reliable = datagram.reliable.ok_or(Errno::EOPNOTSUPP)?;
@@ -270,7 +274,7 @@ unsafe fn enter(made: *mut ibv_qp) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
     let qp = unsafe { queue_pair::state(made) }?;
     qp.event_source.enter(made);
-    if qp.qp.reliable().is_some() {
+    if qp.qp.for_cm().is_some() {
         qp_table::enter(qp.qp.qpn(), made);
     }
     Ok(())
@@ -358,13 +362,13 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     pointer(|| unsafe { create_plain(pd, init, rc_transport::present()) })
 }
 
-/// `ibv_create_qp` for rdma_cm, which connects RC queue pairs over TCP.
+/// `ibv_create_qp` for rdma_cm, which agrees on the transport of RC queue pairs with the peer.
 ///
 /// # Safety
 /// As for `ibv_create_qp(3)`.
 pub(crate) unsafe fn create_for_cm(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the contract is the same.
-    pointer(|| unsafe { create_plain(pd, init, RcTransport::Tcp) })
+    pointer(|| unsafe { create_plain(pd, init, rc_transport::present().by_cm()) })
 }
 
 /// `ibv_create_qp_ex`. Only fields of the mask are read: the structs of older headers are shorter.
@@ -382,7 +386,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 /// # Safety
 /// As for `ibv_create_qp_ex(3)`.
 pub(crate) unsafe fn create_ex_for_cm(init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
-    let kind = (&DatagramAttr::default(), RcTransport::Tcp);
+    let kind = (&DatagramAttr::default(), rc_transport::present().by_cm());
     // SAFETY: the contract is the same.
     pointer(|| unsafe { create_extended(init, kind) })
 }

@@ -1,6 +1,7 @@
 //! Queue pairs, shared receive queues, address handles and multicast groups.
 
 pub(crate) mod ah;
+pub(crate) mod cm_qp;
 pub(crate) mod create;
 pub(crate) mod datagram_attr;
 pub(crate) mod ece;

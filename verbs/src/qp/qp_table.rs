@@ -4,8 +4,8 @@
 use crate::abi::ibv_qp;
 use crate::ffi::CPointer;
 use crate::ffi::fork::ProcessTable;
+use crate::qp::cm_qp::CmQp;
 use crate::qp::queue_pair::{self, Qp};
-use dgiwarp::RcQp;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,7 +43,7 @@ pub(crate) fn find(qpn: u32) -> Option<QpRef> {
 pub(crate) struct Found<'a> {
     pub(crate) c: *mut ibv_qp,
     pub(crate) qp: &'a Qp,
-    pub(crate) rc: &'a RcQp,
+    pub(crate) rc: CmQp<'a>,
 }
 
 impl QpRef {
@@ -56,7 +56,7 @@ impl QpRef {
         };
         // SAFETY: entered, so not destroyed; the program does not destroy it during its call.
         let qp = unsafe { queue_pair::state(c) }.ok()?;
-        let rc = qp.qp.reliable()?;
+        let rc = qp.qp.for_cm()?;
         Some(with(Found { c, qp, rc }))
     }
 }

@@ -14,6 +14,7 @@ use crate::ffi::{Facade, Object, check_memory, errno_value, load, store};
 use crate::mem::mr::{self, Pd};
 use crate::post::inline::InlineRing;
 use crate::post::wr_builder::SendOps;
+use crate::qp::cm_qp::CmQp;
 use crate::qp::rc_transport::RcTransport;
 use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
@@ -67,11 +68,12 @@ impl Transport {
         }
     }
 
-    /// The stack's queue pair, if it is connected over TCP.
-    pub(crate) fn reliable(&self) -> Option<&RcQp> {
+    /// The stack's queue pair, if rdma_cm can connect it.
+    pub(crate) fn for_cm(&self) -> Option<CmQp<'_>> {
         match self {
-            Self::Rc(qp) => Some(qp),
-            Self::XrcTarget(target) => Some(&target.rc),
+            Self::Rc(qp) => Some(CmQp::Tcp(qp)),
+            Self::XrcTarget(target) => Some(CmQp::Tcp(&target.rc)),
+            Self::RcRd(qp) if qp.is_for_cm() => Some(CmQp::Either(qp)),
             Self::Ud(_) | Self::Uc(_) | Self::Rd(_) | Self::RcRd(_) => None,
         }
     }

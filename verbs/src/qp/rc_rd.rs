@@ -6,6 +6,7 @@ use crate::abi::{
 use crate::device::context::Context;
 use crate::mem::mr::{Pd, remote_access};
 use crate::qp::ah;
+use crate::qp::queue_pair::CM_PEER;
 use crate::qp::rc_transport::RcTransport;
 use crate::qp::state::{Attributes, QpState};
 use dgiwarp::{RcRdQp, RnrLimits};
@@ -39,6 +40,15 @@ pub(super) fn connect(
     after: &Attributes,
     mask: c_int,
 ) -> Result<(), Errno> {
+    if after.dest_qpn == CM_PEER {
+        if mask & IBV_QP_SQ_PSN != 0 {
+            qp.open();
+        }
+        if mask & IBV_QP_ACCESS_FLAGS != 0 {
+            qp.allow(remote_access(after.access_flags));
+        }
+        return Ok(());
+    }
     if mask & IBV_QP_DEST_QPN != 0 {
         check_peer(after.dest_qpn, RcTransport::Rd)?;
         let ah = ah::handle(context, domain, &after.av)?;

@@ -11,13 +11,25 @@ pub(crate) enum RcTransport {
     Tcp,
     /// Reliable datagrams over UDP, for lossy networks: both ends are dgiwarp.
     Rd,
+    /// Either, as rdma_cm agrees with the peer when it connects.
+    RdOrTcp,
+}
+
+impl RcTransport {
+    /// The transport of a queue pair of rdma_cm.
+    pub(crate) fn by_cm(self) -> Self {
+        match self {
+            Self::Tcp => Self::Tcp,
+            Self::Rd | Self::RdOrTcp => Self::RdOrTcp,
+        }
+    }
 }
 
 impl fmt::Display for RcTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tcp => "tcp",
-            Self::Rd => "rd",
+            Self::Rd | Self::RdOrTcp => "rd",
         })
     }
 }

@@ -8,11 +8,11 @@ use dgiwarp_llp_udp::rd::frame::CloseReason;
 use dgiwarp_llp_udp::rd::{Cause, Event, Lives, Verdict};
 use dgiwarp_memory::Access;
 
-use super::outbound::Outcome;
+use super::outbound::{Outcome, longest};
 use super::{RdEngine, inbound};
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::Tables;
-use crate::types::{AsyncEvent, WcStatus};
+use crate::types::{AsyncEvent, Route, WcStatus};
 
 /// Time from the peer's orderly end, or from the post of what needs the peer, to its failure: retries take their time.
 const RETRIES_TAKE: Duration = Duration::from_secs(1);
@@ -31,6 +31,8 @@ enum State {
 pub(super) struct Connection {
     qpn: u32,
     peer: Option<Peer>,
+    /// Host of the peer, whose port is not known before its first datagram.
+    host: Option<IpAddr>,
     state: State,
     /// Message of the peer's that failed here: nothing behind it is taken.
     refused: Option<u32>,
@@ -47,6 +49,7 @@ impl Connection {
         Self {
             qpn: qpn.into(),
             peer: None,
+            host: None,
             state: State::Up,
             refused: None,
             unready: None,
@@ -57,7 +60,16 @@ impl Connection {
 
     /// Whether datagrams of this address are taken.
     pub(super) fn hears(&self, from: Peer) -> bool {
-        self.peer == Some(from)
+        match (self.peer, self.host) {
+            (Some(peer), _) => peer == from,
+            (None, Some(host)) => from.ip_addr().map(|it| it.to_canonical()) == Some(host),
+            (None, None) => false,
+        }
+    }
+
+    /// Whether the peer's port is to be learnt.
+    pub(super) const fn awaits_peer(&self) -> bool {
+        self.peer.is_none() && self.host.is_some()
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -136,12 +148,44 @@ impl RdEngine {
         let Some(connection) = &mut self.connection else {
             return false;
         };
-        if connection.peer.is_some() || !connection.is_up() {
+        if connection.peer.is_some() || connection.host.is_some() || !connection.is_up() {
             return false;
         }
         connection.peer = Some(peer);
         self.outbound.note_address(peer, from);
         true
+    }
+
+    /// Gives the QP the host of its peer, once: the peer is the first at this host that opens an association with the PSN that is
+    /// [expected](Self::set_lives). What is accepted waits for it, and leaves from the address that it sent to. Returns whether there was no peer.
+    pub fn await_peer(&mut self, host: IpAddr) -> bool {
+        let Some(connection) = &mut self.connection else {
+            return false;
+        };
+        if connection.peer.is_some() || connection.host.is_some() || !connection.is_up() {
+            return false;
+        }
+        connection.host = Some(host.to_canonical());
+        true
+    }
+
+    /// The peer's port is known once it has an association.
+    pub(super) fn learn_peer(&mut self, from: Peer) {
+        if let Some(connection) = &mut self.connection
+            && connection.awaits_peer()
+            && self.endpoint.associations() > 0
+        {
+            connection.peer = Some(from);
+            self.outbound.redirect(from);
+        }
+    }
+
+    /// Opens the association with the peer, which need not send before it is there.
+    pub fn greet_peer(&mut self, now: Instant, route: &Route) {
+        if let Some(peer) = self.connection.as_ref().and_then(|it| it.peer) {
+            let datagram = longest(route, now, self.config.rd.datagram);
+            self.endpoint.greet_peer(now, peer, datagram);
+        }
     }
 
     /// Sets the PSNs, as far as they are known.
@@ -213,6 +257,7 @@ impl RdEngine {
                     *until = Some(now + RETRIES_TAKE);
                 }
             }
+            Some(connection) if connection.awaits_peer() => {}
             Some(Connection {
                 state: State::Up, ..
             })

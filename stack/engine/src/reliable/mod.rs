@@ -286,7 +286,10 @@ impl RdEngine {
                 handled => handled,
             };
             match handled {
-                Ok(()) => self.counters.count_received(datagram.len()),
+                Ok(()) => {
+                    self.learn_peer(arrival.from);
+                    self.counters.count_received(datagram.len());
+                }
                 Err(reason) => {
                     self.counters.count_drop(reason);
                     last = Some(reason);

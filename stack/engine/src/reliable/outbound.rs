@@ -150,6 +150,8 @@ pub(super) struct Outbound {
     stops: bool,
     /// It completed, all before it without an error.
     failed: bool,
+    /// The peer of all work requests, whatever peer they name.
+    only: Option<Peer>,
 }
 
 impl Outbound {
@@ -168,7 +170,13 @@ impl Outbound {
             is_connected: config.rd.connection.is_some(),
             stops: false,
             failed: false,
+            only: None,
         }
+    }
+
+    /// All work requests go to this peer, which they could not name when they were posted.
+    pub(super) const fn redirect(&mut self, to: Peer) {
+        self.only = Some(to);
     }
 
     pub(super) fn accept(&mut self, wqe: RdSendWqe) {
@@ -282,7 +290,7 @@ impl Outbound {
             self.begin(now, peer, tables, endpoint, completions);
         }
         while let Some(wqe) = self.fresh.pop_front() {
-            let (peer, token) = (wqe.peer, self.next);
+            let (peer, token) = (self.only.unwrap_or(wqe.peer), self.next);
             self.next += 1;
             let to = self.peers.entry(peer).or_default();
             to.from = wqe.route.source().or(to.from);

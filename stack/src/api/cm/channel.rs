@@ -15,7 +15,7 @@ use crate::driver::tcp::port::{ListeningPort, away};
 use crate::driver::tcp::socket as tcp;
 use crate::{
     ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig, Negotiation,
-    PortOptions, RcQp, RcRequest, ReadDepths, Rnic,
+    PortOptions, RcQp, RcRdQp, RcRequest, ReadDepths, Rnic,
 };
 
 /// Listens, connects, and queues events (`rdma_create_event_channel(3)`). The background thread of its device makes progress; no call
@@ -145,6 +145,40 @@ impl ConnectionChannel {
         context: u64,
     ) -> Result<(), ConnectError> {
         self.begin(qp, Some(port), to, mpa, private_data, context)
+    }
+
+    /// Begins to connect a queue pair of [`Pd::create_rc_cm_qp`](crate::Pd::create_rc_cm_qp) from a port that is bound, and offers datagrams.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), and [`ConnectError::Device`] where there is no route to the peer.
+    pub fn connect_datagrams_from(
+        &self,
+        port: ConnectionPort,
+        qp: &RcRdQp,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<(), ConnectError> {
+        qp.begin_connect(&self.cm, Some(port), to, mpa, private_data, context)?;
+        self.rnic.shared.background.wake();
+        Ok(())
+    }
+
+    /// Accepts a request on a queue pair of [`Pd::create_rc_cm_qp`](crate::Pd::create_rc_cm_qp), and reports its establishment and its end, as
+    /// [`accept_and_tell`](Self::accept_and_tell).
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept), and [`ConnectError::Device`] where there is no route to the peer.
+    pub fn accept_datagrams_and_tell(
+        &self,
+        request: RcRequest,
+        qp: &RcRdQp,
+        depths: ReadDepths,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<Negotiation, ConnectError> {
+        qp.accept(&self.cm, request, depths, private_data, context)
     }
 
     fn begin(

@@ -4,7 +4,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dgiwarp_llp_tcp_mpa::Event;
+use dgiwarp_llp_tcp_mpa::{DatagramTerms, Event};
 
 use crate::driver::cm::connect::Cm;
 use crate::driver::cm::events::IncomingRequest;
@@ -93,8 +93,18 @@ impl RcRequest {
         depths: ReadDepths,
         private_data: &[u8],
     ) -> Result<Negotiation, ConnectError> {
+        self.accept_with(qp, depths, (None, private_data))
+    }
+
+    /// Accepts on the queue pair of a connection that carries events alone where there are terms of the queue pair that has the messages.
+    pub(crate) fn accept_with(
+        self,
+        qp: &RcQp,
+        depths: ReadDepths,
+        content: (Option<DatagramTerms>, &[u8]),
+    ) -> Result<Negotiation, ConnectError> {
         let ticket = qp.shared.claim().ok_or(ConnectError::State)?;
-        self.answer(qp, ticket, depths, private_data)
+        self.answer(qp, ticket, depths, content)
             .inspect_err(|_| qp.shared.unclaim(ticket))
     }
 
@@ -103,7 +113,7 @@ impl RcRequest {
         qp: &RcQp,
         ticket: ConnectTicket,
         depths: ReadDepths,
-        private_data: &[u8],
+        (terms, private_data): (Option<DatagramTerms>, &[u8]),
     ) -> Result<Negotiation, ConnectError> {
         let IncomingRequest {
             stream,
@@ -111,7 +121,10 @@ impl RcRequest {
             mut connection,
             ..
         } = self.incoming;
-        connection.accept(depths, private_data)?;
+        match terms {
+            Some(terms) => connection.accept_by_datagrams(depths, terms, private_data)?,
+            None => connection.accept(depths, private_data)?,
+        }
         let Some(Event::Established(established)) = connection.poll_event() else {
             unreachable!("accepting begins full operation");
         };

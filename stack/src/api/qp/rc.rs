@@ -15,6 +15,7 @@ use crate::api::device::statistics::{Counts as _, Entry};
 use crate::api::qp::qpn::Qpn;
 use crate::driver::cm::connect::{Caller, Cm};
 use crate::driver::cm::oob_connect::{OobConnections, has_untaken_of};
+use crate::driver::qp::core::QpParts;
 use crate::driver::tcp::qp::RcShared;
 use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, Error, Established, MpaConfig, MwType,
@@ -223,11 +224,35 @@ impl RcQp {
             Some(oob_connections) => oob_connections.reserve()?,
             None => Qpn::draw().ok_or_else(Error::no_qpn)?,
         };
+        let parts = attr.qp.parts(qpn.get(), &rnic.mrs);
+        Self::create_of(pd, attr, role, oob_connections, (qpn, parts))
+    }
+
+    /// Makes the TCP end of a queue pair that has another, too: with its number and its receives.
+    pub(crate) fn create_beside(
+        pd: &Pd,
+        attr: &RcQpAttr<'_>,
+        number: u32,
+        receives: &Arc<RecvQueue>,
+    ) -> Result<Self, Error> {
+        let qpn = Qpn::take(number).ok_or_else(Error::no_qpn)?;
+        let mut parts = attr.qp.parts(number, &pd.rnic.shared.mrs);
+        parts.recv_queue = Arc::clone(receives);
+        Self::create_of(pd, attr, XrcRole::None, None, (qpn, parts))
+    }
+
+    fn create_of(
+        pd: &Pd,
+        attr: &RcQpAttr<'_>,
+        role: XrcRole,
+        oob_connections: Option<Arc<OobConnections>>,
+        (qpn, mut parts): (Qpn, QpParts),
+    ) -> Result<Self, Error> {
+        let rnic = &pd.rnic.shared;
         if let XrcRole::Initiator = role {
             rnic.link_xrcds(&attr.qp.send_cq.shared)?;
         }
         let number = qpn.get();
-        let mut parts = attr.qp.parts(number, &rnic.mrs);
         if !matches!(role, XrcRole::None) {
             // Neither an initiator nor a target has receives of its own.
             parts.recv_queue = Arc::new(RecvQueue::new(0, attr.qp.max_sge));
@@ -316,6 +341,7 @@ impl RcQp {
             qpn: self.qpn(),
             pd: self.pd.id,
             context,
+            offer: None,
         };
         cm.connect(caller, from, to, mpa, private_data)
     }

@@ -19,6 +19,7 @@ use socket2::Socket;
 use crate::driver::cm::events::{CmQueue, IncomingRequest, PendingEstablished};
 use crate::driver::cm::held::{Held, HeldConnections};
 use crate::driver::cm::port_queries::{Asked, MovedListener, PortQueries};
+use crate::driver::cm::rd_carrier::{Candidate, EventConnections, Offer};
 use crate::driver::cm::timewait::Timewait;
 use crate::driver::device::clock;
 use crate::driver::reactor::event_queue::EventQueue;
@@ -50,6 +51,8 @@ pub(crate) struct Caller {
     pub(crate) qpn: u32,
     pub(crate) pd: PdId,
     pub(crate) context: u64,
+    /// The QP may have its messages go by reliable datagrams.
+    pub(crate) offer: Option<Box<Offer>>,
 }
 
 /// Connections and their events.
@@ -113,6 +116,9 @@ impl Cm {
                 events: EventQueue::new()?,
                 sink,
                 timewait: Timewait::default(),
+                event_connections: EventConnections::new(
+                    rnic.map(|rnic| Arc::clone(rnic.shared.background.waker())),
+                ),
             }),
             held: HeldConnections::default(),
         }))
@@ -133,14 +139,14 @@ impl Cm {
     /// A QP that was destroyed or flushed meanwhile is not linked, and TCP ends.
     fn link_held(&self, held: Held) {
         let Held {
-            caller,
+            mut caller,
             peer,
             outcome,
             ..
         } = held;
-        match link(&caller, peer, outcome) {
+        match link(&mut caller, peer, outcome) {
             Ok(_) => caller.qp.report_end(&self.queue, caller.context),
-            Err(_) => caller.qp.unclaim(caller.ticket),
+            Err(_) => caller.unclaim(),
         }
     }
 
@@ -317,7 +323,7 @@ impl Cm {
         if let (Some(ports), Some(query)) = (&self.ports, calling.query) {
             ports.end(query);
         }
-        calling.caller.qp.unclaim(calling.caller.ticket);
+        calling.caller.unclaim();
     }
 
     /// Begins the repeated attempts that are due.
@@ -343,7 +349,7 @@ impl Cm {
     /// Gives up the attempts of one context.
     pub(crate) fn cancel(&self, context: u64) {
         if let Some(held) = self.held.release(context) {
-            held.caller.qp.unclaim(held.caller.ticket);
+            held.caller.unclaim();
         }
         let mut callers = self.callers.lock();
         let theirs: Vec<u64> = callers
@@ -391,6 +397,11 @@ impl Cm {
         qp.report_end(&self.queue, context);
     }
 
+    /// Has the ends of a connection with events alone, and of the QP that has its messages, follow each other.
+    pub(crate) fn watch_both(&self, context: u64, candidate: &Candidate) {
+        self.queue.event_connections.watch(context, candidate);
+    }
+
     /// Accepts a connection with `accept`, and reports its establishment and its end.
     pub(crate) fn accept_reported(
         &self,
@@ -406,6 +417,7 @@ impl Cm {
                 negotiation,
                 send_rtr: None,
                 private_data: Vec::new(),
+                datagrams: None,
             },
             peer,
             until: clock::now() + RTR_WITHIN,
@@ -450,7 +462,7 @@ impl Cm {
             ports.end(query);
         }
         let (context, peer) = (calling.caller.context, over.peer);
-        let Calling { caller, to, .. } = *calling;
+        let Calling { mut caller, to, .. } = *calling;
         if let Some(established) = self.held.wants(context, &over.outcome) {
             self.held.put(caller, peer, over.outcome);
             return self.queue.push(ConnectionEvent::Established {
@@ -458,8 +470,11 @@ impl Cm {
                 established,
             });
         }
-        let happened = match link(&caller, peer, over.outcome) {
-            Ok(Ok(established)) => {
+        let happened = match link(&mut caller, peer, over.outcome) {
+            Ok(Ok((established, candidate))) => {
+                if let Some(candidate) = candidate {
+                    self.queue.event_connections.watch(context, &candidate);
+                }
                 self.queue.push(ConnectionEvent::Established {
                     context,
                     established,
@@ -475,7 +490,7 @@ impl Cm {
                 error,
             },
         };
-        caller.qp.unclaim(caller.ticket);
+        caller.unclaim();
         self.queue.push(happened);
     }
 
@@ -550,6 +565,7 @@ impl Task for Cm {
             .chain(queries)
             .chain(self.timewait().poll_timeout())
             .chain(self.held.poll_timeout())
+            .chain(self.queue.event_connections.poll_timeout())
             .min()
     }
 
@@ -561,6 +577,7 @@ impl Task for Cm {
         while let Some(held) = self.held.take_due() {
             self.link_held(held);
         }
+        self.queue.event_connections.progress(&self.queue);
         if let Some(ports) = &self.ports {
             for (attempt, found) in ports.progress() {
                 self.found(attempt, found);
@@ -582,12 +599,15 @@ fn refused() -> io::Error {
     io::Error::from_raw_os_error(nix::libc::ECONNREFUSED)
 }
 
+/// Establishment of a connection, and the QP that has its messages where they go by reliable datagrams.
+type Linked = (Established, Option<Candidate>);
+
 /// Links a QP with the connection that is up.
 fn link(
-    caller: &Caller,
+    caller: &mut Caller,
     peer: SocketAddr,
     outcome: Outcome,
-) -> Result<Result<Established, Rejection>, ConnectError> {
+) -> Result<Result<Linked, Rejection>, ConnectError> {
     let (event, connection, stream, rest) = match outcome {
         Outcome::Mpa {
             event,
@@ -599,6 +619,9 @@ fn link(
     };
     match event {
         Event::Established(established) => {
+            let ord = established.negotiation.depths.ord;
+            let terms = established.datagrams;
+            let candidate = terms.and_then(|terms| caller.accept_terms(terms, ord));
             let startup = Startup {
                 send_rtr: established.send_rtr,
                 rest: &rest,
@@ -615,7 +638,7 @@ fn link(
             caller
                 .qp
                 .link(ticket, config, *connection, stream.into(), startup)?;
-            Ok(Ok(established))
+            Ok(Ok((established, candidate)))
         }
         Event::Rejected(rejection) => Ok(Err(rejection)),
         Event::Request(_) | Event::Failed(_) | Event::PeerClosed => {

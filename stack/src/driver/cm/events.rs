@@ -10,6 +10,7 @@ use dgiwarp_llp_tcp_mpa::{
 };
 
 use crate::Error;
+use crate::driver::cm::rd_carrier::EventConnections;
 use crate::driver::cm::timewait::Timewait;
 use crate::driver::reactor::event_queue::EventQueue;
 use dgiwarp_engine::connected::RcEnd;
@@ -127,10 +128,19 @@ pub(crate) struct CmQueue {
     pub(super) events: EventQueue<ConnectionEvent>,
     pub(super) sink: Option<Arc<dyn ConnectionSink>>,
     pub(super) timewait: Timewait,
+    /// Connections beside which messages go by reliable datagrams.
+    pub(super) event_connections: EventConnections,
 }
 
 impl CmQueue {
     pub(crate) fn push(&self, happened: ConnectionEvent) {
+        if let Some(happened) = self.event_connections.keep_end(happened) {
+            self.report(happened);
+        }
+    }
+
+    /// Reports an event without delay.
+    pub(super) fn report(&self, happened: ConnectionEvent) {
         if let ConnectionEvent::Disconnected { context, .. } = happened {
             self.timewait.enter(context);
         }

@@ -5,5 +5,6 @@ pub(crate) mod events;
 pub(crate) mod held;
 pub(crate) mod oob_connect;
 pub(crate) mod port_queries;
+pub(crate) mod rd_carrier;
 pub(crate) mod sidr;
 pub(crate) mod timewait;

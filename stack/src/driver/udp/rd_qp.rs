@@ -1,21 +1,21 @@
 //! A reliable datagram QP: its engine with its ports, shared by posting and polling threads.
 
 mod connection;
+mod leaving;
 mod transmit_sink;
 
 use std::io;
-use std::iter;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_memory::socket::NoCancellation;
 use dgiwarp_rdmap::datagram::DropReason;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::driver::cm::rd_carrier::EndSignal;
 use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
@@ -38,13 +38,6 @@ use transmit_sink::RdSink;
 
 /// Datagrams that one QP sends before others are served.
 const SEND_BUDGET: usize = 64;
-/// Time limit of destruction for posted Sends to be placed at their peers.
-const FLUSH_FOR: Duration = Duration::from_secs(1);
-/// Wait of a QP that is taken out of service for what arrives, in milliseconds.
-const CLOSING_POLL: u8 = 1;
-/// Receive calls between two checks for output, while a QP is taken out of service.
-const CLOSING_RECEIVES: usize = 64;
-
 /// State behind the exclusive lock.
 #[derive(Debug)]
 pub(crate) struct RdInner {
@@ -76,6 +69,8 @@ pub(crate) struct Unlocked {
     meetings: Meetings,
     /// Error state of an RC QP; `None` for others, which outlive errors.
     over: Option<AtomicBool>,
+    /// Follower of the end of an RC QP.
+    end_signal: OnceLock<Arc<EndSignal>>,
 }
 
 /// A reliable datagram QP, shared by its handle, its completion queues and the background thread.
@@ -453,50 +448,6 @@ impl RdShared {
     /// Handles datagrams that arrive from now on. Peers send again what was dropped.
     pub(crate) fn start_receiving(&self) {
         self.run(|inner| inner.is_unready = false);
-    }
-
-    /// Takes the QP out of service. Posted Sends get a bounded time to be placed; then the associations are closed.
-    pub(crate) fn close(&self) {
-        let deadline = clock::now() + FLUSH_FOR;
-        // From now on only this thread sends.
-        self.closing.store(true, Ordering::Release);
-        self.run(|inner| inner.engine.note_poll(false, false));
-        let mut buffer = ReceiveBuffer::new();
-        while self.run(|inner| {
-            self.posting.empty(|wqe| inner.engine.accept(wqe));
-            self.handle_timeout_locked(inner, clock::now());
-            for _ in 0..CLOSING_RECEIVES {
-                let sockets = inner.ports.in_use();
-                let received = sockets
-                    .map(|index| self.receive_locked(inner, index, &mut buffer, false))
-                    .max();
-                if received.is_none_or(|received| received == Received::Nothing) {
-                    break;
-                }
-            }
-            self.transmit_some(inner, SEND_BUDGET);
-            inner.engine.outstanding() > 0
-        }) && clock::now() < deadline
-        {
-            self.run(|inner| {
-                let ports = iter::once(inner.ports.main()).chain(inner.ports.siblings());
-                let mut fds: Vec<_> = ports
-                    .map(|port| PollFd::new(port.as_fd(), PollFlags::POLLIN))
-                    .collect();
-                let _ = poll(&mut fds, PollTimeout::from(CLOSING_POLL));
-            });
-        }
-        self.open.store(false, Ordering::Release);
-        self.run(|inner| {
-            inner
-                .engine
-                .close(clock::now(), self.tables(), &mut self.completions());
-            self.transmit_some(inner, usize::MAX);
-            self.poll_set.unwatch(inner.ports.main().as_fd());
-            self.leave_meetings(None);
-            self.forget_peer_ports(inner);
-        });
-        self.detach();
     }
 
     /// Ends everything posted with `Flushed`, and closes the associations.

@@ -11,7 +11,7 @@ use crate::cm::tcp::qp::ConnectionQp;
 use crate::cm::tcp::state::port_options;
 use crate::ffi::errno;
 use crate::qp::state::QpState;
-use dgiwarp::{ConnectError, ConnectionEvent, ConnectionPort, MpaConfig, PortOptions, RcQp};
+use dgiwarp::{ConnectError, ConnectionEvent, ConnectionPort, MpaConfig, PortOptions};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -58,7 +58,7 @@ pub(crate) fn connect(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
         connections.hold_establishment(id.key);
     }
     let begun = qp
-        .with_rc(|rc| connections.connect_from(port, rc, to, &mpa, &param.private_data, id.key))
+        .with_rc(|rc| rc.connect(connections, (port, to), &mpa, &param.private_data, id.key))
         .ok_or(Errno::EINVAL)?;
     if let Err(error) = begun {
         connections.cancel(id.key);
@@ -147,9 +147,8 @@ pub(crate) fn accept(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
     qp.change_state(QpState::ReadyToSend, depths, timeout);
     let accepted = qp
         .with_rc(|rc| {
-            rc.open();
             let data = &param.private_data;
-            connections.accept_and_tell(request, rc, depths.to_mpa(), data, id.key)
+            rc.accept(connections, request, depths.to_mpa(), data, id.key)
         })
         .ok_or(Errno::EINVAL)?;
     tcp.qp = qp;
@@ -158,7 +157,7 @@ pub(crate) fn accept(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
         Ok(_) => Ok(()),
         // The peer is gone, which events report, and receives that were posted.
         Err(error @ ConnectError::Tcp(_)) => {
-            inner.tcp()?.qp.with_rc(RcQp::flush);
+            inner.tcp()?.qp.with_rc(|qp| qp.flush());
             raise_failure(id, peer, error);
             Ok(())
         }
@@ -187,7 +186,7 @@ pub(crate) fn reject(id: &Arc<Id>, private_data: &[u8]) -> Result<(), Errno> {
             let qp = std::mem::take(&mut inner.tcp()?.qp);
             drop(inner);
             device::device()?.connections.establish(id.key);
-            let _ = qp.with_rc(RcQp::disconnect);
+            let _ = qp.with_rc(|qp| qp.disconnect());
             Ok(())
         }
         State::Idle
@@ -230,7 +229,7 @@ pub(crate) fn disconnect(id: &Arc<Id>) -> Result<bool, Errno> {
     let depths = tcp.depths;
     drop(inner);
     device::device()?.connections.establish(id.key);
-    let exists = qp.with_rc(RcQp::disconnect).is_some();
+    let exists = qp.with_rc(|qp| qp.disconnect()).is_some();
     qp.change_state(QpState::Error, depths, timeout);
     let mut inner = id.lock();
     if let Transport::Tcp(tcp) = &mut inner.transport {

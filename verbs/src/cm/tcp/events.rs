@@ -10,7 +10,7 @@ use crate::device::persona::{self, Persona};
 use crate::ffi::errno;
 use crate::qp::state::QpState;
 use dgiwarp::{
-    ConnectError, ConnectionEvent, Established, MpaError, MpaRole, RcQp, RcRequest, Rejection,
+    ConnectError, ConnectionEvent, Established, MpaError, MpaRole, RcRequest, Rejection,
 };
 use nix::errno::Errno;
 use std::ffi::c_int;
@@ -98,7 +98,7 @@ fn established_event(id: &Arc<Id>, established: Established) -> Option<CmEvent> 
     let tcp = inner.tcp().ok()?;
     tcp.connecting = false;
     let held = || device::device().ok()?.connections.held_addr(id.key);
-    let local = tcp.qp.with_rc(RcQp::local_addr).flatten().or_else(held);
+    let local = tcp.qp.with_rc(|qp| qp.local_addr()).flatten().or_else(held);
     let depths = Depths::of_mpa(established.negotiation.depths);
     tcp.qp.change_state(QpState::ReadyToSend, depths, timeout);
     // The program changes the state of its queue pair, and calls rdma_establish(3) afterwards.

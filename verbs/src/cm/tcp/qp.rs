@@ -6,6 +6,7 @@ use crate::cm::device::Device;
 use crate::cm::tcp::depths::Depths;
 use crate::device::persona::{self, Persona};
 use crate::ffi::errno;
+use crate::qp::cm_qp::CmQp;
 use crate::qp::qp_table::{self, QpRef};
 use crate::qp::state::{Attributes, QpState};
 use dgiwarp::{QpAttr, RcQp, RcQpAttr, RnrLimits};
@@ -81,11 +82,11 @@ impl ConnectionQp {
     }
 
     /// Runs `with` on the queue pair, unless it was destroyed.
-    pub(super) fn with_rc<T>(&self, with: impl FnOnce(&RcQp) -> T) -> Option<T> {
+    pub(super) fn with_rc<T>(&self, with: impl FnOnce(CmQp<'_>) -> T) -> Option<T> {
         match self {
             Self::None => None,
             Self::OfId(qp) | Self::ByNumber(qp) => qp.with(|found| with(found.rc)),
-            Self::StandIn(qp) => Some(with(qp)),
+            Self::StandIn(qp) => Some(with(CmQp::Tcp(qp))),
         }
     }
 

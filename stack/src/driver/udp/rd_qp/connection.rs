@@ -1,8 +1,10 @@
 //! RC QPs on reliable datagrams: the error state.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{RdInner, RdShared};
+use crate::driver::cm::rd_carrier::EndSignal;
 use dgiwarp_engine::reliable::RdEngine;
 
 impl RdShared {
@@ -23,6 +25,14 @@ impl RdShared {
             over.store(true, Ordering::Release);
         }
         self.raise_last_wqe();
+        if let Some(signal) = self.unlocked.end_signal.get() {
+            signal.raise();
+        }
+    }
+
+    /// Has the end of the connection raise a signal.
+    pub(crate) fn signal_end(&self, signal: &Arc<EndSignal>) {
+        let _ = self.unlocked.end_signal.set(Arc::clone(signal));
     }
 
     /// The QP begins anew.

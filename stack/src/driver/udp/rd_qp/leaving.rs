@@ -1,0 +1,104 @@
+//! A reliable datagram QP that is taken out of service: messages that leave before, and those that have arrived.
+
+use std::iter;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::{RdInner, RdShared, SEND_BUDGET};
+use crate::driver::device::clock;
+use crate::driver::reactor::member::Received;
+use crate::driver::udp::socket::ReceiveBuffer;
+
+/// Time limit of destruction for posted Sends to be placed at their peers.
+const FLUSH_FOR: Duration = Duration::from_secs(1);
+/// Wait of a QP that is taken out of service for what arrives, in milliseconds.
+const CLOSING_POLL: u8 = 1;
+/// Receive calls between two checks for output, while a QP is taken out of service.
+const CLOSING_RECEIVES: usize = 64;
+/// Receive calls for what has arrived before the end of a peer: more than a socket's buffer has datagrams.
+const LAST_RECEIVES: usize = 4096;
+
+impl RdShared {
+    /// Takes the QP out of service. Posted Sends get a bounded time to be placed; then the associations are closed.
+    pub(crate) fn close(&self) {
+        let deadline = clock::now() + FLUSH_FOR;
+        // From now on only this thread sends.
+        self.closing.store(true, Ordering::Release);
+        self.let_leave(deadline);
+        self.open.store(false, Ordering::Release);
+        self.run(|inner| {
+            inner
+                .engine
+                .close(clock::now(), self.tables(), &mut self.completions());
+            self.transmit_some(inner, usize::MAX);
+            self.poll_set.unwatch(inner.ports.main().as_fd());
+            self.leave_meetings(None);
+            self.forget_peer_ports(inner);
+        });
+        self.detach();
+    }
+
+    /// Ends an RC QP in order: posted work requests get a bounded time to be placed, and the rest is flushed.
+    pub(crate) fn disconnect(&self) {
+        if !self.is_over() {
+            self.let_leave(clock::now() + FLUSH_FOR);
+        }
+        self.flush();
+    }
+
+    /// Ends an RC QP whose peer ended: what has arrived is placed before.
+    pub(crate) fn end_behind_arrived(&self) {
+        let mut buffer = ReceiveBuffer::new();
+        self.run(|inner| {
+            for _ in 0..LAST_RECEIVES {
+                if !self.receive_some(inner, &mut buffer) {
+                    break;
+                }
+            }
+        });
+        self.flush();
+    }
+
+    /// Whether completions of messages lie in the completion queues.
+    pub(crate) fn has_success(&self) -> bool {
+        let mut queues = [&self.send_cq, &self.recv_cq].into_iter();
+        queues.any(|cq| cq.has_success_of(self.qpn))
+    }
+
+    /// Receives once from each socket. Returns whether something came.
+    fn receive_some(&self, inner: &mut RdInner, buffer: &mut ReceiveBuffer) -> bool {
+        let sockets = inner.ports.in_use();
+        let received = sockets
+            .map(|index| self.receive_locked(inner, index, buffer, false))
+            .max();
+        received.is_some_and(|received| received > Received::Nothing)
+    }
+
+    /// Sends and receives until all that was posted is placed, or the deadline.
+    fn let_leave(&self, deadline: Instant) {
+        let mut buffer = ReceiveBuffer::new();
+        while self.run(|inner| {
+            self.posting.empty(|wqe| inner.engine.accept(wqe));
+            self.handle_timeout_locked(inner, clock::now());
+            for _ in 0..CLOSING_RECEIVES {
+                if !self.receive_some(inner, &mut buffer) {
+                    break;
+                }
+            }
+            self.transmit_some(inner, SEND_BUDGET);
+            inner.engine.outstanding() > 0
+        }) && clock::now() < deadline
+        {
+            self.run(|inner| {
+                let ports = iter::once(inner.ports.main()).chain(inner.ports.siblings());
+                let mut fds: Vec<_> = ports
+                    .map(|port| PollFd::new(port.as_fd(), PollFlags::POLLIN))
+                    .collect();
+                let _ = poll(&mut fds, PollTimeout::from(CLOSING_POLL));
+            });
+        }
+    }
+}
