@@ -4,17 +4,16 @@
 //! (`rfc-notes/reliable-datagrams.md` §9.1).
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dgiwarp_llp_udp::rd::Lives;
 
 use crate::api::qp::rc::wqe;
-use crate::api::rc_rd::connection::CmSide;
 use crate::driver::cm::rd_carrier::{Carrier, Connected};
 use crate::{
     Access, AddressHandle, DatagramConnectError, Error, Pd, PostError, PostFailure, QpAttr,
-    QpCounters, RcQp, RcSendWr, RdQp, RdQpAttr, RecvWr, RnrLimits,
+    QpCounters, RcQp, RcQpAttr, RcSendWr, RdQp, RdQpAttr, RecvWr, RnrLimits,
 };
 use dgiwarp_engine::connected::RcSendWqe;
 use dgiwarp_engine::reliable::RdSendWqe;
@@ -32,22 +31,28 @@ const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 /// Work requests complete in the order of their posts. The first that fails ends the queue pair: it has its cause, all others and all
 /// posted receives end with `Flushed`, and so do those of the peer. Dropping it destroys it, as with an [`RdQp`].
 ///
-/// One that [`Pd::create_rc_cm_qp`] makes is connected by a [`ConnectionChannel`](crate::ConnectionChannel) instead, and goes by datagrams where both ends agree, else by TCP.
+/// A [`ConnectionChannel`](crate::ConnectionChannel) can connect it instead: its messages go by reliable datagrams where the other end agrees, else over TCP, as those of an [`RcQp`].
 #[derive(Debug)]
 pub struct RcRdQp {
     qp: RdQp,
     carrier: Arc<Carrier>,
-    /// Of one that a connection channel connects.
-    cm: Option<Box<CmSide>>,
+    /// The queue pair where messages go over TCP. It has the number and the receives.
+    tcp: RcQp,
+    /// The queue pair of the connection that carries events alone, once there is one.
+    events: OnceLock<RcQp>,
 }
 
 impl RcRdQp {
     fn create(pd: &Pd, attr: &QpAttr<'_>) -> Result<Self, Error> {
-        let attr = RdQpAttr::new(attr.clone());
+        let rd = RdQpAttr::new(attr.clone());
+        let qp = RdQp::create(pd, &rd, Some(Lives::default()))?;
+        let tcp = RcQpAttr::from(attr.clone());
+        let tcp = RcQp::create_beside(pd, &tcp, qp.qpn().into(), &qp.shared.recv_queue)?;
         Ok(Self {
-            qp: RdQp::create(pd, &attr, Some(Lives::default()))?,
+            qp,
             carrier: Arc::default(),
-            cm: None,
+            tcp,
+            events: OnceLock::new(),
         })
     }
 
@@ -120,16 +125,12 @@ impl RcRdQp {
     pub fn allow(&self, access: Access) {
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         self.qp.shared.run(|inner| inner.engine.deny(all - access));
-        if let Some(cm) = &self.cm {
-            cm.tcp.allow(access);
-        }
+        self.tcp.allow(access);
     }
 
     /// Sets the limits of messages that find no posted receive (`rnr_retry` and `min_rnr_timer` of `ibv_modify_qp(3)`). The peer's own retries count for its messages.
     pub fn limit_rnr(&self, limits: RnrLimits) {
-        if let Some(cm) = &self.cm {
-            cm.tcp.limit_rnr(limits);
-        }
+        self.tcp.limit_rnr(limits);
         self.qp.set_rnr_retries(limits.retries.map(u32::from));
         let delay = limits.timer.unwrap_or(RNR_DELAY);
         self.qp
@@ -143,9 +144,7 @@ impl RcRdQp {
         self.qp
             .shared
             .run(|inner| inner.engine.await_first_message(awaits));
-        if let Some(cm) = &self.cm {
-            cm.tcp.await_first_message(awaits);
-        }
+        self.tcp.await_first_message(awaits);
     }
 
     /// Posts send work requests, in order, as [`RcQp::post_send`](crate::RcQp::post_send).
@@ -220,7 +219,7 @@ impl RcRdQp {
             Some(tcp) => tcp.flush(),
             None => self.qp.flush(),
         }
-        if let Some(events) = self.events() {
+        if let Some(events) = self.events.get() {
             events.flush();
         }
     }
@@ -265,11 +264,9 @@ impl RcRdQp {
     pub fn reset(&self) {
         self.carrier.forget();
         self.qp.reset();
-        if let Some(cm) = &self.cm {
-            cm.tcp.reset();
-            if let Some(events) = cm.events.get() {
-                events.reset();
-            }
+        self.tcp.reset();
+        if let Some(events) = self.events.get() {
+            events.reset();
         }
         self.close_windows();
     }
@@ -295,8 +292,7 @@ impl RcRdQp {
     /// The queue pair over TCP, unless messages go by datagrams.
     #[inline]
     fn tcp(&self) -> Option<&RcQp> {
-        let cm = self.cm.as_ref()?;
-        (!self.carrier.is_agreed()).then_some(&cm.tcp)
+        (!self.carrier.is_agreed()).then_some(&self.tcp)
     }
 
     fn close_windows(&self) {

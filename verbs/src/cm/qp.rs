@@ -16,7 +16,7 @@ use crate::cq::queue::{
 };
 use crate::device::limits::MAX_RD_ATOMIC;
 use crate::ffi::{entry, minus_one, minus_one_making};
-use crate::qp::create::{create_ex_for_cm, create_for_cm};
+use crate::qp::create::{create_qp_ex, ibv_create_qp};
 use crate::qp::queue_pair::{CM_PEER, ibv_destroy_qp, ibv_modify_qp};
 use crate::qp::state::QpState;
 use nix::errno::Errno;
@@ -247,7 +247,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: the program passes live objects.
-    let make = |pd| unsafe { create_for_cm(pd, init) };
+    let make = |pd| unsafe { ibv_create_qp(pd, init) };
     // SAFETY: the program passes a live identifier and valid attributes.
     minus_one_making(|| unsafe { create(c, init, pd, make) }.map(|()| 0))
 }
@@ -274,7 +274,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
             // SAFETY: as above.
             unsafe { (*init).comp_mask = mask | IBV_QP_INIT_ATTR_PD };
             // SAFETY: the attributes are valid; the context is not used.
-            unsafe { create_ex_for_cm(init) }
+            unsafe { create_qp_ex(ptr::null_mut(), init) }
         };
         // SAFETY: the program passes a live identifier; the struct begins with the plain one.
         unsafe { create(c, init.cast(), pd, make) }.map(|()| 0)

@@ -79,10 +79,7 @@ fn transport(
                 RcTransport::Rd if service == Service::ReliableConnected => {
                     pd.create_rc_rd_qp(&qp).map(Transport::RcRd)
                 }
-                RcTransport::RdOrTcp if service == Service::ReliableConnected => {
-                    pd.create_rc_cm_qp(&qp).map(Transport::RcRd)
-                }
-                RcTransport::Tcp | RcTransport::Rd | RcTransport::RdOrTcp => {
+                RcTransport::Tcp | RcTransport::Rd => {
                     let attr = RcQpAttr {
                         paired: true,
                         xrc_initiator: service == Service::XrcInitiator,
@@ -362,15 +359,6 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     pointer(|| unsafe { create_plain(pd, init, rc_transport::present()) })
 }
 
-/// `ibv_create_qp` for rdma_cm, which agrees on the transport of RC queue pairs with the peer.
-///
-/// # Safety
-/// As for `ibv_create_qp(3)`.
-pub(crate) unsafe fn create_for_cm(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: the contract is the same.
-    pointer(|| unsafe { create_plain(pd, init, rc_transport::present().by_cm()) })
-}
-
 /// `ibv_create_qp_ex`. Only fields of the mask are read: the structs of older headers are shorter.
 pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
@@ -379,16 +367,6 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     let carrier = rc_transport::present();
     // SAFETY: the contract is the same.
     pointer(|| unsafe { create_extended(init, (&DatagramAttr::default(), carrier)) })
-}
-
-/// `ibv_create_qp_ex` for rdma_cm, as [`create_for_cm`].
-///
-/// # Safety
-/// As for `ibv_create_qp_ex(3)`.
-pub(crate) unsafe fn create_ex_for_cm(init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
-    let kind = (&DatagramAttr::default(), rc_transport::present().by_cm());
-    // SAFETY: the contract is the same.
-    pointer(|| unsafe { create_extended(init, kind) })
 }
 
 /// `ibv_create_qp_ex` with the attributes of `dgiwarpdv_create_qp`.

@@ -73,8 +73,8 @@ impl Transport {
         match self {
             Self::Rc(qp) => Some(CmQp::Tcp(qp)),
             Self::XrcTarget(target) => Some(CmQp::Tcp(&target.rc)),
-            Self::RcRd(qp) if qp.is_for_cm() => Some(CmQp::Either(qp)),
-            Self::Ud(_) | Self::Uc(_) | Self::Rd(_) | Self::RcRd(_) => None,
+            Self::RcRd(qp) => Some(CmQp::Either(qp)),
+            Self::Ud(_) | Self::Uc(_) | Self::Rd(_) => None,
         }
     }
 

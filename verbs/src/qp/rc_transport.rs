@@ -9,27 +9,15 @@ pub(crate) enum RcTransport {
     /// iWARP over TCP, which every RNIC has.
     #[default]
     Tcp,
-    /// Reliable datagrams over UDP, for lossy networks: both ends are dgiwarp.
+    /// Reliable datagrams over UDP, for lossy networks: both ends are dgiwarp. Of queue pairs that rdma_cm connects, those with peers that agree.
     Rd,
-    /// Either, as rdma_cm agrees with the peer when it connects.
-    RdOrTcp,
-}
-
-impl RcTransport {
-    /// The transport of a queue pair of rdma_cm.
-    pub(crate) fn by_cm(self) -> Self {
-        match self {
-            Self::Tcp => Self::Tcp,
-            Self::Rd | Self::RdOrTcp => Self::RdOrTcp,
-        }
-    }
 }
 
 impl fmt::Display for RcTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tcp => "tcp",
-            Self::Rd | Self::RdOrTcp => "rd",
+            Self::Rd => "rd",
         })
     }
 }

@@ -147,7 +147,7 @@ impl ConnectionChannel {
         self.begin(qp, Some(port), to, mpa, private_data, context)
     }
 
-    /// Begins to connect a queue pair of [`Pd::create_rc_cm_qp`](crate::Pd::create_rc_cm_qp) from a port that is bound, and offers datagrams.
+    /// Begins to connect an [`RcRdQp`] from a port that is bound, and offers datagrams.
     ///
     /// # Errors
     /// As [`connect`](Self::connect), and [`ConnectError::Device`] where there is no route to the peer.
@@ -165,7 +165,7 @@ impl ConnectionChannel {
         Ok(())
     }
 
-    /// Accepts a request on a queue pair of [`Pd::create_rc_cm_qp`](crate::Pd::create_rc_cm_qp), and reports its establishment and its end, as
+    /// Accepts a request on an [`RcRdQp`], and reports its establishment and its end, as
     /// [`accept_and_tell`](Self::accept_and_tell).
     ///
     /// # Errors

@@ -203,7 +203,8 @@ pub struct RcQp {
     qpn: Qpn,
     oob_connections: Option<Arc<OobConnections>>,
     max_sge: usize,
-    entry: Entry,
+    /// `None` beside a queue pair of the same number, which has the entry.
+    entry: Option<Entry>,
 }
 
 impl RcQp {
@@ -224,8 +225,11 @@ impl RcQp {
             Some(oob_connections) => oob_connections.reserve()?,
             None => Qpn::draw().ok_or_else(Error::no_qpn)?,
         };
-        let parts = attr.qp.parts(qpn.get(), &rnic.mrs);
-        Self::create_of(pd, attr, role, oob_connections, (qpn, parts))
+        let number = qpn.get();
+        let parts = attr.qp.parts(number, &rnic.mrs);
+        let mut this = Self::create_of(pd, attr, role, oob_connections, (qpn, parts))?;
+        this.entry = Some(rnic.statistics.begin("rc", number, &this.shared));
+        Ok(this)
     }
 
     /// Makes the TCP end of a queue pair that has another, too: with its number and its receives.
@@ -238,7 +242,9 @@ impl RcQp {
         let qpn = Qpn::take(number).ok_or_else(Error::no_qpn)?;
         let mut parts = attr.qp.parts(number, &pd.rnic.shared.mrs);
         parts.recv_queue = Arc::clone(receives);
-        Self::create_of(pd, attr, XrcRole::None, None, (qpn, parts))
+        let this = Self::create_of(pd, attr, XrcRole::None, None, (qpn, parts))?;
+        pd.rnic.shared.statistics.begin_other(&this.shared);
+        Ok(this)
     }
 
     fn create_of(
@@ -267,13 +273,12 @@ impl RcQp {
                 .map_err(Error::system("no descriptor is left for a connection"))?;
             oob_connections.enter(number, pd.id, &shared);
         }
-        let entry = rnic.statistics.begin("rc", number, &shared);
         Ok(Self {
             shared,
             pd: pd.clone(),
             qpn,
             oob_connections,
-            entry,
+            entry: None,
             max_sge: attr.qp.max_sge,
         })
     }
@@ -673,7 +678,10 @@ impl Drop for RcQp {
         self.shared.close();
         self.pd.rnic.shared.mrs.close_windows_of(self.qpn());
         let statistics = &self.pd.rnic.shared.statistics;
-        statistics.end(&self.entry, &self.counters());
+        match &self.entry {
+            Some(entry) => statistics.end(entry, &self.counters()),
+            None => statistics.end_other(&self.counters()),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! RC queue pairs that a connection channel connects, by datagrams or TCP (`rfc-notes/reliable-datagrams.md` §9.2).
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use dgiwarp_llp_tcp_mpa::DatagramTerms;
 
@@ -9,51 +9,12 @@ use super::RcRdQp;
 use crate::driver::cm::connect::{Caller, Cm};
 use crate::driver::cm::rd_carrier::{Candidate, Offer};
 use crate::{
-    ConnectError, ConnectionPort, Error, MpaConfig, Negotiation, Pd, QpAttr, RcQp, RcQpAttr,
-    RcRequest, ReadDepths,
+    ConnectError, ConnectionPort, Error, MpaConfig, Negotiation, QpAttr, RcQpAttr, RcRequest,
+    ReadDepths,
 };
 use dgiwarp_engine::types::Route;
 
-/// What a queue pair has beside that of reliable datagrams.
-#[derive(Debug)]
-pub(super) struct CmSide {
-    /// The queue pair where messages go over TCP. It has the number and the receives.
-    pub(super) tcp: RcQp,
-    /// The queue pair of the connection that carries events alone, once there is one.
-    pub(super) events: OnceLock<RcQp>,
-}
-
 impl RcRdQp {
-    fn create_for_cm(pd: &Pd, attr: &QpAttr<'_>) -> Result<Self, Error> {
-        let mut this = Self::create(pd, attr)?;
-        this.stop_receiving();
-        let receives = &this.qp.shared.recv_queue;
-        let tcp = RcQpAttr::from(attr.clone());
-        let tcp = RcQp::create_beside(pd, &tcp, this.qpn().into(), receives)?;
-        this.cm = Some(Box::new(CmSide {
-            tcp,
-            events: OnceLock::new(),
-        }));
-        Ok(this)
-    }
-
-    /// Whether a connection channel connects it.
-    #[must_use]
-    pub fn is_for_cm(&self) -> bool {
-        self.cm.is_some()
-    }
-
-    /// Whether its connection came up, and its messages go by datagrams.
-    #[must_use]
-    pub fn is_by_datagrams(&self) -> bool {
-        self.cm.is_none() || self.carrier.is_agreed()
-    }
-
-    /// The queue pair of the connection with events alone, where there is one.
-    pub(super) fn events(&self) -> Option<&RcQp> {
-        self.cm.as_ref()?.events.get()
-    }
-
     /// Lets work requests be posted before there is a connection, as [`RcQp::open`]. They go over TCP, and so does all else then.
     pub fn open(&self) {
         if let Some(tcp) = self.tcp() {
@@ -68,7 +29,7 @@ impl RcRdQp {
         }
         self.carrier.disconnect();
         self.qp.shared.disconnect();
-        if let Some(events) = self.events() {
+        if let Some(events) = self.events.get() {
             events.disconnect();
         }
     }
@@ -78,13 +39,13 @@ impl RcRdQp {
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match self.tcp() {
             Some(tcp) => tcp.local_addr(),
-            None => self.events()?.local_addr(),
+            None => self.events.get()?.local_addr(),
         }
     }
 
     /// The parts with which messages go by datagrams. The queue pair of events is made now.
-    fn candidate(&self, cm: &CmSide) -> Result<(Candidate, u32), Error> {
-        if cm.events.get().is_none() {
+    fn candidate(&self) -> Result<(Candidate, u32), Error> {
+        if self.events.get().is_none() {
             let pd = self.qp.pd();
             let cq = pd.rnic.create_cq(4)?;
             let attr = RcQpAttr::from(QpAttr {
@@ -93,9 +54,9 @@ impl RcRdQp {
                 max_sge: 1,
                 ..QpAttr::new(&cq, &cq)
             });
-            let _ = cm.events.set(pd.create_rc_qp(&attr)?);
+            let _ = self.events.set(pd.create_rc_qp(&attr)?);
         }
-        let events = cm.events.get().ok_or_else(Error::no_qpn)?;
+        let events = self.events.get().ok_or_else(Error::no_qpn)?;
         let candidate = Candidate {
             rd: Arc::clone(&self.qp.shared),
             carrier: Arc::clone(&self.carrier),
@@ -124,24 +85,26 @@ impl RcRdQp {
         private_data: &[u8],
         context: u64,
     ) -> Result<(), ConnectError> {
-        let cm = self.cm.as_ref().ok_or(ConnectError::State)?;
-        if cm.tcp.shared.is_open() || self.carrier.is_agreed() {
-            return cm
+        if self.carrier.is_agreed() {
+            return Err(ConnectError::State);
+        }
+        if self.tcp.shared.is_open() {
+            return self
                 .tcp
                 .begin_connect(channel, from, to, mpa, private_data, context);
         }
-        let (candidate, qpn) = self.candidate(cm).map_err(ConnectError::Device)?;
+        let (candidate, qpn) = self.candidate().map_err(ConnectError::Device)?;
         let local = from.as_ref().map(|port| port.local_addr().ip());
         let route = self.path(to, local).map_err(ConnectError::Device)?;
-        let ticket = cm.tcp.shared.claim().ok_or(ConnectError::State)?;
+        let ticket = self.tcp.shared.claim().ok_or(ConnectError::State)?;
         let Some(events_ticket) = candidate.events.claim() else {
-            cm.tcp.shared.unclaim(ticket);
+            self.tcp.shared.unclaim(ticket);
             return Err(ConnectError::State);
         };
         let caller = Caller {
-            qp: Arc::clone(&cm.tcp.shared),
+            qp: Arc::clone(&self.tcp.shared),
             ticket,
-            qpn: cm.tcp.qpn(),
+            qpn: self.tcp.qpn(),
             pd: self.qp.pd().id,
             context,
             offer: Some(Box::new(Offer {
@@ -167,19 +130,21 @@ impl RcRdQp {
         private_data: &[u8],
         context: u64,
     ) -> Result<Negotiation, ConnectError> {
-        let cm = self.cm.as_ref().ok_or(ConnectError::State)?;
         let peer = request.peer();
-        let tcp = &cm.tcp;
+        let tcp = &self.tcp;
+        if self.carrier.is_agreed() {
+            return Err(ConnectError::State);
+        }
         if !request.request().datagrams || tcp.shared.has_waiting() || tcp.shared.is_claimed() {
             tcp.open();
             return channel.accept_reported(&tcp.shared, peer, context, || {
                 request.accept(tcp, depths, private_data)
             });
         }
-        let (candidate, _) = self.candidate(cm).map_err(ConnectError::Device)?;
+        let (candidate, _) = self.candidate().map_err(ConnectError::Device)?;
         let local = request.local_addr().map(|it| it.ip());
         let route = self.path(peer, local).map_err(ConnectError::Device)?;
-        let events = cm.events.get().ok_or(ConnectError::State)?;
+        let events = self.events.get().ok_or(ConnectError::State)?;
         let ticket = tcp.shared.claim().ok_or(ConnectError::State)?;
         let (initiator_psn, responder_psn) = self.draw_psns();
         let terms = DatagramTerms {
@@ -204,17 +169,5 @@ impl RcRdQp {
         let psn = |random: u32| (random & 0x00ff_ffff).max(1);
         let second = u32::try_from(second & u64::from(u32::MAX)).unwrap_or(0);
         (psn(first), psn(second))
-    }
-}
-
-/// RC queue pairs of connection channels, of a protection domain.
-impl Pd {
-    /// Makes an RC queue pair that a [`ConnectionChannel`](crate::ConnectionChannel) connects: its messages go by reliable datagrams where the other end agrees, else over TCP,
-    /// as between two ends of [`create_rc_qp`](Self::create_rc_qp). Receives may be posted before.
-    ///
-    /// # Errors
-    /// As [`create_rd_qp`](Self::create_rd_qp).
-    pub fn create_rc_cm_qp(&self, attr: &QpAttr<'_>) -> Result<RcRdQp, Error> {
-        RcRdQp::create_for_cm(self, attr)
     }
 }
