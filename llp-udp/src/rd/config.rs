@@ -93,6 +93,15 @@ pub enum Scope {
     Message,
 }
 
+/// Messages of a peer before the one of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Before {
+    /// Of a message that takes a receive: those that may need receives yet. As many more have to be posted (§5.3).
+    pub missing: u32,
+    /// The one that it comes after is delivered.
+    pub delivered: bool,
+}
+
 /// Decision of the layer above about a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -100,6 +109,8 @@ pub enum Verdict {
     Placed,
     /// No receive is posted for its message. Nothing is placed.
     NotReady,
+    /// It cannot be kept until its turn comes; it is to come again.
+    NoRoom,
     /// Its message fails; Terminate Control as RFC 5040 has it. Nothing is placed.
     Failed(u32),
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use dgiwarp_codec::{Payload, PayloadSlice};
 
 use super::association::{Association, Datagram, Ended};
-use super::config::{Cause, Event, Lives, RdConfig, Verdict};
+use super::config::{Before, Cause, Event, Lives, RdConfig, Verdict};
 use super::envelope::Envelope;
 use super::flow::received::Ecn;
 use super::frame::{CheckedFrames, Close, CloseReason, SegmentHeader};
@@ -250,8 +250,7 @@ impl Endpoint {
         }
     }
 
-    /// Handles a datagram. `place` hands a segment of `peer` to the layer above. Its number counts messages before this one that may need receives yet: where the
-    /// segment's message takes a receive, as many more have to be posted (§5.3).
+    /// Handles a datagram. `place` hands a segment of `peer` to the layer above. [`Before`] is about the messages before the segment's.
     ///
     /// # Errors
     /// [`Dropped`], for a counter.
@@ -261,7 +260,7 @@ impl Endpoint {
         from: Peer,
         ecn: Ecn,
         octets: PayloadSlice<'_, P>,
-        place: &mut impl FnMut(Peer, &SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
+        place: &mut impl FnMut(Peer, &SegmentHeader, Before, PayloadSlice<'_, P>) -> Verdict,
     ) -> Result<(), Dropped> {
         let (envelope, frames) = Envelope::open(octets)?;
         // All frames are checked before one is used.
@@ -313,7 +312,7 @@ impl Endpoint {
         now: Instant,
         at: usize,
         datagram: &Datagram<'_, P>,
-        place: &mut impl FnMut(Peer, &SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
+        place: &mut impl FnMut(Peer, &SegmentHeader, Before, PayloadSlice<'_, P>) -> Verdict,
     ) -> Result<(), Dropped> {
         let Some(association) = self.table.get_mut(at) else {
             return Err(Dropped::NoHello);

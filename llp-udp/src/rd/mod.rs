@@ -19,7 +19,7 @@ mod simulation;
 #[cfg(test)]
 mod specification_tests;
 
-pub use config::{Cause, Event, Lives, RdConfig, Scope, Verdict};
+pub use config::{Before, Cause, Event, Lives, RdConfig, Scope, Verdict};
 pub use congestion::Algorithm;
 pub use endpoint::{Dropped, Endpoint};
 pub use envelope::Envelope;

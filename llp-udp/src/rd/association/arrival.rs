@@ -7,7 +7,7 @@ use dgiwarp_codec::{Payload, PayloadSlice};
 
 use super::{Association, Challenge, Contents, ERRORS, LARGEST, NOT_READY, OpenError, PONGS};
 use crate::Peer;
-use crate::rd::config::{Cause, Event, RdConfig, Scope, Verdict};
+use crate::rd::config::{Before, Cause, Event, RdConfig, Scope, Verdict};
 use crate::rd::congestion::Delivered;
 use crate::rd::envelope::Envelope;
 use crate::rd::flow::received::Ecn;
@@ -65,7 +65,7 @@ impl Association {
         datagram: &Datagram<'_, P>,
         draw: impl FnOnce() -> u64,
         events: &mut VecDeque<Event>,
-        place: &mut impl FnMut(&SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
+        place: &mut impl FnMut(&SegmentHeader, Before, PayloadSlice<'_, P>) -> Verdict,
     ) -> Result<(), Ended> {
         let envelope = &datagram.envelope;
         if envelope.number > LARGEST {
@@ -124,7 +124,7 @@ impl Association {
         fate: &mut Fate,
         (events, place): &mut (
             &mut VecDeque<Event>,
-            &mut impl FnMut(&SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
+            &mut impl FnMut(&SegmentHeader, Before, PayloadSlice<'_, P>) -> Verdict,
         ),
     ) -> Result<(), Ended> {
         let envelope = &datagram.envelope;
@@ -256,7 +256,7 @@ impl Association {
         header: &SegmentHeader,
         segment: PayloadSlice<'_, P>,
         events: &mut VecDeque<Event>,
-        place: &mut impl FnMut(&SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
+        place: &mut impl FnMut(&SegmentHeader, Before, PayloadSlice<'_, P>) -> Verdict,
     ) -> Result<bool, Ended> {
         match self.inbound.check(header) {
             Arrival::New => {}
@@ -270,12 +270,15 @@ impl Association {
         }
         let takes = header.receive && !self.inbound.has_begun(header.message);
         let beyond = self.taken == self.grant.receives;
-        let before = if takes {
-            self.inbound.missing_before(header)
-        } else {
-            0
+        let before = Before {
+            missing: if takes {
+                self.inbound.missing_before(header)
+            } else {
+                0
+            },
+            delivered: self.inbound.is_in_turn(header),
         };
-        let verdict = if beyond && before > 0 {
+        let verdict = if beyond && before.missing > 0 {
             Verdict::NotReady
         } else {
             place(header, before, segment)
@@ -299,6 +302,7 @@ impl Association {
                 }
                 Ok(true)
             }
+            Verdict::NoRoom => Ok(false),
             Verdict::NotReady => {
                 if self.not_ready.len() == NOT_READY {
                     self.not_ready.pop_front();

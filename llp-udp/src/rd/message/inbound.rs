@@ -125,6 +125,11 @@ impl Inbound {
         u32::try_from(missing + unknown).unwrap_or(u32::MAX)
     }
 
+    /// Whether the message that the segment's comes after is delivered, or it comes after none.
+    pub(in crate::rd) fn is_in_turn(&self, header: &SegmentHeader) -> bool {
+        self.is_behind_delivered(header.message.wrapping_sub(self.base), header.after)
+    }
+
     fn is_behind_delivered(&self, distance: u32, after: u16) -> bool {
         after == 0
             || distance

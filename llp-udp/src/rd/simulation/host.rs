@@ -11,7 +11,7 @@ use dgiwarp_sim::{Address, Datagram, Network, Node};
 use super::ledger::Ledger;
 use super::{Order, address, address_of, peer_of};
 use crate::Peer;
-use crate::rd::config::{Cause, Event, RdConfig, Verdict};
+use crate::rd::config::{Before, Cause, Event, RdConfig, Verdict};
 use crate::rd::endpoint::Endpoint;
 use crate::rd::flow::received::Ecn;
 use crate::rd::frame::SegmentHeader;
@@ -82,7 +82,7 @@ impl End {
         &mut self,
         ledger: &mut Ledger,
         from: Peer,
-        (header, before): (&SegmentHeader, u32),
+        (header, before): (&SegmentHeader, Before),
         segment: &[u8],
     ) -> Verdict {
         let token = u64::from_be_bytes(segment[..8].try_into().unwrap());
@@ -100,7 +100,7 @@ impl End {
         let key = (address_of(from), header.message);
         if !self.arriving.contains_key(&key) {
             if order.receive {
-                if self.pool <= before {
+                if self.pool <= before.missing {
                     return Verdict::NotReady;
                 }
                 self.pool -= 1;

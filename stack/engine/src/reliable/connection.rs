@@ -9,6 +9,7 @@ use dgiwarp_llp_udp::rd::{Cause, Event, Lives, Verdict};
 use dgiwarp_memory::Access;
 
 use super::outbound::{Outcome, longest};
+use super::write_order::WriteOrder;
 use super::{RdEngine, inbound};
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::Tables;
@@ -35,13 +36,15 @@ pub(super) struct Connection {
     host: Option<IpAddr>,
     state: State,
     /// Message of the peer's that failed here: nothing behind it is taken.
-    refused: Option<u32>,
+    pub(super) refused: Option<u32>,
     /// Message of the peer's that found no receive: nothing behind it is taken before it has one.
     unready: Option<u32>,
     /// The next segment of the peer raises [`AsyncEvent::CommunicationEstablished`].
     awaits_first: bool,
     /// A response of ours failed at the peer.
     broken: bool,
+    /// Order in which segments of Writes are placed.
+    pub(super) order: WriteOrder,
 }
 
 impl Connection {
@@ -55,6 +58,7 @@ impl Connection {
             unready: None,
             awaits_first: false,
             broken: false,
+            order: WriteOrder::default(),
         }
     }
 
@@ -111,9 +115,10 @@ impl Connection {
             Verdict::NotReady if self.unready.is_none_or(|it| is_before(message, it)) => {
                 self.unready = Some(message);
             }
-            Verdict::Placed | Verdict::NotReady => {}
+            Verdict::Placed | Verdict::NotReady | Verdict::NoRoom => {}
         }
-        if verdict != Verdict::NotReady && self.unready == Some(message) {
+        let refuses = matches!(verdict, Verdict::NotReady | Verdict::NoRoom);
+        if !refuses && self.unready == Some(message) {
             self.unready = None;
         }
         if self.awaits_first && verdict == Verdict::Placed {
@@ -135,7 +140,7 @@ impl Connection {
 }
 
 /// Serial order.
-const fn is_before(first: u32, second: u32) -> bool {
+pub(super) const fn is_before(first: u32, second: u32) -> bool {
     let distance = second.wrapping_sub(first);
     distance != 0 && distance < 1 << 31
 }
@@ -295,6 +300,17 @@ impl RdEngine {
         }
     }
 
+    /// A Write failed when a segment of it was placed behind those before: its sender learns it.
+    pub(super) fn refuse_late(&mut self, now: Instant, peer: Peer) {
+        let failed = self
+            .connection
+            .as_mut()
+            .and_then(|it| it.order.take_failed());
+        if let Some((message, control)) = failed {
+            self.endpoint.refuse(now, peer, message, control);
+        }
+    }
+
     /// The association ended.
     pub(super) fn connection_ended(
         &mut self,
@@ -310,6 +326,7 @@ impl RdEngine {
         let Some(connection) = &mut self.connection else {
             return;
         };
+        connection.order.clear();
         if connection.state != State::Up {
             return;
         }
@@ -371,6 +388,7 @@ impl RdEngine {
             return;
         };
         connection.state = State::Over;
+        connection.order.clear();
         self.endpoint.stop_accepting();
         self.sq_drain.abandon();
         if let Some(peer) = connection.peer {

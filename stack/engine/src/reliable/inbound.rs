@@ -202,45 +202,17 @@ impl Inbound {
             });
             return placed.map_or_else(refuse, |_| Verdict::Placed);
         }
-        let from = self.peers.entry(peer).or_default();
-        let begun = from
-            .arriving
-            .iter()
-            .position(|it| it.message == header.message);
-        let at = match begun {
-            Some(at) => at,
-            None => {
-                let queue = tables.recv_queue;
-                let taken = if self.is_connected {
-                    from.turns.take(header.stream, queue, completions).map(Some)
-                } else if queue.len() <= usize::try_from(before).unwrap_or(usize::MAX) {
-                    None
-                } else if part.is_ok() {
-                    queue.take(0, completions).ok().map(Some)
-                } else {
-                    Some(None)
-                };
-                let Some(taken) = taken else {
-                    self.hungry.insert(peer);
-                    self.refused.insert(peer);
-                    return Verdict::NotReady;
-                };
-                if from.credit > 0 {
-                    from.credit -= 1;
-                    queue.redeem(1);
-                }
-                if from.credit <= MOST_CREDIT / 2 {
-                    self.hungry.insert(peer);
-                }
-                if let Some(wqe) = taken {
-                    from.arriving.push(Arriving {
-                        turn: header.stream,
-                        ..Arriving::new(header.message, wqe, to)
-                    });
-                }
-                from.arriving.len().saturating_sub(1)
-            }
+        let begun = self.begin(
+            (peer, to),
+            (header, before),
+            part.is_ok(),
+            tables,
+            completions,
+        );
+        let Some(at) = begun else {
+            return Verdict::NotReady;
         };
+        let from = self.peers.entry(peer).or_default();
         let stream = self.stream;
         let placed = part.and_then(|part| match from.arriving.get_mut(at) {
             Some(arriving) => arriving.place((stream, peer), part, tables),
@@ -266,6 +238,72 @@ impl Inbound {
             }
         }
         refuse(error)
+    }
+
+    /// Takes the receive of a message whose segment is placed later. Returns whether it has one, or needs none.
+    pub(super) fn reserve(
+        &mut self,
+        source: (Peer, Option<IpAddr>),
+        (header, before): (&SegmentHeader, u32),
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) -> bool {
+        let segment = (header, before);
+        !header.receive
+            || self
+                .begin(source, segment, true, tables, completions)
+                .is_some()
+    }
+
+    /// Where the message is that takes a receive: it has one already, or takes it now. `None` where there is none for it. Of a message whose first segment is in
+    /// error it takes none, unless the queue pair is an RC one's.
+    fn begin(
+        &mut self,
+        (peer, to): (Peer, Option<IpAddr>),
+        (header, before): (&SegmentHeader, u32),
+        is_ok: bool,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) -> Option<usize> {
+        let from = self.peers.entry(peer).or_default();
+        let begun = from
+            .arriving
+            .iter()
+            .position(|it| it.message == header.message);
+        Some(match begun {
+            Some(at) => at,
+            None => {
+                let queue = tables.recv_queue;
+                let taken = if self.is_connected {
+                    from.turns.take(header.stream, queue, completions).map(Some)
+                } else if queue.len() <= usize::try_from(before).unwrap_or(usize::MAX) {
+                    None
+                } else if is_ok {
+                    queue.take(0, completions).ok().map(Some)
+                } else {
+                    Some(None)
+                };
+                let Some(taken) = taken else {
+                    self.hungry.insert(peer);
+                    self.refused.insert(peer);
+                    return None;
+                };
+                if from.credit > 0 {
+                    from.credit -= 1;
+                    queue.redeem(1);
+                }
+                if from.credit <= MOST_CREDIT / 2 {
+                    self.hungry.insert(peer);
+                }
+                if let Some(wqe) = taken {
+                    from.arriving.push(Arriving {
+                        turn: header.stream,
+                        ..Arriving::new(header.message, wqe, to)
+                    });
+                }
+                from.arriving.len().saturating_sub(1)
+            }
+        })
     }
 
     /// Checks the rights of a segment that needs no place.

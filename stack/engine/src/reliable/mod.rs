@@ -17,6 +17,7 @@ mod tests;
 mod transmit;
 mod turns;
 mod wqe;
+mod write_order;
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -39,7 +40,7 @@ use inbound::Inbound;
 use outbound::{Outbound, Outcome};
 use output::Output;
 use responder::Responder;
-use segment::Segment;
+use segment::{Part, Segment};
 
 /// Polls in a row without input after which acknowledgements leave alone. Programs poll a queue until it is empty, and respond then.
 const EMPTY_POLLS: u32 = 4;
@@ -252,10 +253,7 @@ impl RdEngine {
                         {
                             return Verdict::Placed;
                         }
-                        let mut place = |part| {
-                            let source = (peer, arrival.to);
-                            inbound.place(source, (header, before), part, tables, completions)
-                        };
+                        let source = (peer, arrival.to);
                         let waits = connection
                             .as_ref()
                             .is_some_and(|it| it.waits(header.message));
@@ -264,14 +262,34 @@ impl RdEngine {
                             Ok(Segment::Part(_) | Segment::Request(_)) if waits => {
                                 Verdict::NotReady
                             }
-                            Ok(Segment::Part(part)) => place(Ok(part)),
+                            Ok(Segment::Part(part)) => match connection {
+                                Some(connection) => {
+                                    let segment = (header, before);
+                                    connection.arrive(
+                                        inbound,
+                                        source,
+                                        segment,
+                                        part,
+                                        tables,
+                                        completions,
+                                    )
+                                }
+                                None => {
+                                    let segment = (header, before.missing);
+                                    inbound.place(source, segment, Ok(part), tables, completions)
+                                }
+                            },
                             Ok(Segment::Request(request)) => {
                                 responder.take(peer, header, request, tables.mrs)
                             }
                             Ok(Segment::Answer(answer)) => {
                                 outbound.place(peer, header, answer, tables.mrs)
                             }
-                            Err(error) => place(Err(error)),
+                            Err(error) => {
+                                let segment: (_, Result<Part<'_, P>, _>) =
+                                    ((header, before.missing), Err(error));
+                                inbound.place(source, segment.0, segment.1, tables, completions)
+                            }
                         };
                         if let Some(connection) = connection {
                             connection.note(header.message, verdict, completions);
@@ -287,6 +305,7 @@ impl RdEngine {
             };
             match handled {
                 Ok(()) => {
+                    self.refuse_late(now, arrival.from);
                     self.learn_peer(arrival.from);
                     self.counters.count_received(datagram.len());
                 }
@@ -384,6 +403,8 @@ impl RdEngine {
                         let cause = Cause::Remote(control);
                         self.report(peer, Some(message), cause, completions);
                         if self.connection.is_some() {
+                            let status = Outcome::of(cause).status();
+                            self.outbound.break_off(token, status);
                             self.message_failed(peer, token, cause, completions);
                             continue;
                         }
@@ -433,6 +454,15 @@ impl RdEngine {
             .is_some_and(|it| it.ignores(message))
         {
             return;
+        }
+        if let Some(connection) = &mut self.connection {
+            let inbound = &mut self.inbound;
+            let named = (peer, message);
+            let placed = connection.release_delivered(inbound, named, tables, completions);
+            self.refuse_late(now, peer);
+            if !placed {
+                return;
+            }
         }
         let taken = self.inbound.deliver(peer, message, tables.mrs, completions)
             || self

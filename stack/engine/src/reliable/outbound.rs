@@ -513,14 +513,16 @@ impl Outbound {
         }
     }
 
-    /// The peer refuses a request behind its acknowledgement. Returns the request's token.
+    /// The peer refuses a request, or a Write of an RC QP, behind its acknowledgement. Returns the work request's token.
     pub(super) fn refused(&self, peer: Peer, message: u32) -> Option<u64> {
-        let requests = &self.peers.get(&peer)?.requests;
-        requests.iter().copied().find(|token| {
-            self.posted
-                .get(token)
-                .is_some_and(|it| it.message == Some(message))
-        })
+        let to = self.peers.get(&peer)?;
+        let is_it = |token: &u64| {
+            let posted = self.posted.get(token);
+            posted.is_some_and(|it| it.message == Some(message))
+        };
+        let request = to.requests.iter().copied().find(is_it);
+        let others = self.is_connected.then(|| to.tokens.iter().copied());
+        request.or_else(|| others?.find(is_it))
     }
 
     /// A message ended. It completes, and those behind it that ended before, when all before it completed.

@@ -2,6 +2,7 @@
 
 mod connection;
 mod operations;
+mod write_order;
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -5,7 +5,7 @@ use super::*;
 const FLUSHED: WcStatus = WcStatus::Flushed;
 
 /// Two ends that are each other's peers; the first begins with `psn`, and the second expects 5.
-fn pair(now: Instant, psn: u32, receives: u64) -> [End; 2] {
+pub(super) fn pair(now: Instant, psn: u32, receives: u64) -> [End; 2] {
     let mut ends = [1, 2].map(|number| End::of(now, number, receives, Some(Lives::default())));
     for (at, other, lives) in [(0, 2, (psn, 6)), (1, 1, (6, 5))] {
         let (own, peer) = lives;

@@ -1,0 +1,169 @@
+//! Writes of RC QPs under loss and reordering: a program that polls memory sees their octets in the order of the posts.
+
+use rand::RngExt as _;
+
+use super::connection::pair;
+use super::*;
+use dgiwarp_ddp::{STag, TaggedOffset};
+
+/// Memory that Writes go to, one behind the other: between that of receives and that of Sends.
+const TARGET: usize = 170_000;
+const LENGTH: usize = 350_000;
+
+/// The next Write, to `at` of the other end's memory, which this end's memory has, too.
+fn write(ends: &mut [End; 2], wr_id: u64, at: usize, length: u32, immediate: Option<u32>) {
+    write_to(ends, wr_id, (at, at), length, immediate);
+}
+
+fn write_to(
+    ends: &mut [End; 2],
+    wr_id: u64,
+    (from, at): (usize, usize),
+    length: u32,
+    immediate: Option<u32>,
+) {
+    let start = TaggedOffset::new(u64::try_from(at).unwrap());
+    let stag = STag::new(ends[1].keys.rkey);
+    let sges = [Sge {
+        addr: u64::try_from(from).unwrap(),
+        length,
+        lkey: ends[0].lkey,
+    }];
+    let work = RcWork::Write {
+        stag,
+        start,
+        immediate,
+    };
+    ends[0].post(
+        wr_id,
+        (2, 0),
+        work,
+        RcData::Sges(SgeList::from_slice(&sges)),
+    );
+}
+
+/// Whether the octets of all Writes up to some place are there, and none behind it.
+fn is_prefix(memory: &[u8]) -> bool {
+    let placed = memory.iter().take_while(|octet| **octet != 0).count();
+    memory[placed..].iter().all(|octet| *octet == 0)
+}
+
+/// Posts Writes, Sends and Reads, and passes datagrams on out of order and with losses. After each datagram the memory has all octets up to some place.
+fn run(seed: u64) {
+    let mut random = ChaCha20Rng::seed_from_u64(seed);
+    let mut now = origin();
+    let mut ends = pair(now, 5, 20);
+    ends[0].memory.write(TARGET, &vec![1; LENGTH]);
+    let (mut last, mut posts) = (TARGET, 0);
+    let loss = random.random_range(0..30);
+    let mut waiting: Vec<(usize, Peer, Vec<u8>)> = Vec::new();
+    for round in 0..100_000_u32 {
+        while posts < 120 && ends[0].engine.outstanding() < 20 {
+            let kind = random.random_range(0..8);
+            let length = [1, 40, 1400, 2900, 4300][random.random_range(0..5_usize)];
+            match kind {
+                0 if posts % 4 == 0 => ends[0].send(posts, 2, 0, 10),
+                1 => {
+                    let sges = [Sge {
+                        addr: 1 << 19,
+                        length: 3000,
+                        lkey: ends[0].lkey,
+                    }];
+                    let work = RcWork::Read {
+                        stag: STag::new(ends[1].keys.rkey),
+                        start: TaggedOffset::new(1 << 19),
+                    };
+                    let data = RcData::Sges(SgeList::from_slice(&sges));
+                    ends[0].post(posts, (2, 0), work, data);
+                }
+                2 if posts % 4 == 2 => {
+                    write(&mut ends, posts, last, length, Some(9));
+                    last += usize::try_from(length).unwrap();
+                }
+                _ => {
+                    write(&mut ends, posts, last, length, None);
+                    last += usize::try_from(length).unwrap();
+                }
+            }
+            posts += 1;
+        }
+        for from in 0..2 {
+            ends[from].pump(now);
+            let address = ends[from].address;
+            while let Some((_, datagram)) = ends[from].wire.0.pop_front() {
+                if random.random_range(0..100) >= loss {
+                    waiting.push((1 - from, address, datagram));
+                }
+            }
+        }
+        for _ in 0..random.random_range(0..4) {
+            if waiting.is_empty() {
+                break;
+            }
+            // Mostly the oldest, now and then any other.
+            let which = if random.random_range(0..3) == 0 {
+                random.random_range(0..waiting.len())
+            } else {
+                0
+            };
+            let (to, from, datagram) = waiting.remove(which);
+            ends[to].take(now, from, &datagram);
+            let memory = ends[1].memory.to_vec(TARGET, last - TARGET);
+            assert!(is_prefix(&memory), "seed {seed}, round {round}");
+        }
+        now += MS / 20;
+        if posts == 120 && ends[0].engine.outstanding() == 0 && waiting.is_empty() {
+            break;
+        }
+    }
+    let sent = ends[0].sent();
+    assert_eq!(sent.len(), 120, "seed {seed}");
+    assert!(sent.iter().all(|(_, status)| *status == OK), "{sent:?}");
+    assert!(
+        ends[1]
+            .memory
+            .to_vec(TARGET, last - TARGET)
+            .iter()
+            .all(|it| *it == 1)
+    );
+    let received = ends[1].received();
+    assert!(received.iter().all(|wc| wc.status == OK), "{received:?}");
+}
+
+#[test]
+fn octets_of_writes_are_seen_in_the_order_of_the_posts() {
+    (0..20).for_each(run);
+}
+
+/// The rights of a segment that is held are checked when it is placed, and its message fails as one that came in order.
+#[test]
+fn a_write_that_comes_early_and_has_no_right_fails_in_its_turn() {
+    for immediate in [None, Some(1)] {
+        let mut now = origin();
+        let mut ends = pair(now, 5, 20);
+        ends[0].memory.write(TARGET, &[1; 9000]);
+        // An association, so that messages leave at once.
+        ends[0].send(0, 2, 0, 10);
+        talk(&mut now, 50 * MS, &mut ends, |_| false);
+        write(&mut ends, 1, TARGET, 1000, None);
+        write_to(&mut ends, 2, (TARGET, 2 << 20), 1000, immediate);
+        write(&mut ends, 3, TARGET + 2000, 1000, None);
+        // The first Write is lost, and what follows comes.
+        let mut count = 0;
+        talk(&mut now, 300 * MS, &mut ends, |to| {
+            count += u32::from(to == 2);
+            to == 2 && count == 1
+        });
+        let statuses: Vec<_> = ends[0].sent();
+        let expected = [
+            (0, OK),
+            (1, OK),
+            (2, WcStatus::RemoteAccess),
+            (3, WcStatus::Flushed),
+        ];
+        assert_eq!(statuses, expected, "{immediate:?}");
+        let memory = ends[1].memory.to_vec(TARGET, 9000);
+        assert_eq!(memory.iter().filter(|it| **it == 1).count(), 1000);
+        assert!(ends.iter().all(|end| end.engine.is_over()));
+    }
+}
