@@ -225,6 +225,33 @@ fn connected_by_reliable_datagrams() {
     session::run_with(&scene, Family::V4, &ends, &["-n", "100000000"]);
 }
 
+/// Reliable datagrams by rdma_cm, which agrees on TCP where one end has no datagrams.
+#[test]
+fn connected_by_rdma_cm_on_reliable_datagrams() {
+    const RD: &[(&str, &str)] = &[("DGIWARP_RC", "rd"), ("DGIWARP_SAME_HOST", "off")];
+    const ROWS: &[Row] = &[
+        (SEND_LAT, "-n 100"),
+        (WRITE_LAT, "-n 100"),
+        (WRITE_BW, "-n 200"),
+        (READ_BW, "-n 200"),
+    ];
+    let Some(scene) = scene("perftest_rc_rd_cm", Place::Here) else {
+        return;
+    };
+    for (first, second) in [(RD, RD), (RD, &[][..]), (&[], RD)] {
+        for row in ROWS {
+            let (program, options) = alone(*row);
+            let [server, client] = program.ends;
+            let ends = [server.environment(first), client.environment(second)];
+            run_row(&scene, "-R", (Program { ends, ..program }, options));
+        }
+    }
+    let [server, client] = SEND_BW.ends.map(|end| end.polls().environment(RD));
+    let killed = Finish::Killed(Duration::from_secs(2));
+    let ends = [server.finish(Finish::Failure), client.finish(killed)];
+    session::run_with(&scene, Family::V4, &ends, &["-n", "100000000", "-R"]);
+}
+
 /// Ends with different transports report it, both.
 #[test]
 fn transports_of_connected_queue_pairs_are_not_mixed() {

@@ -293,3 +293,87 @@ fn cmtime() {
         ],
     );
 }
+
+const RD: &[(&str, &str)] = &[("DGIWARP_RC", "rd"), ("DGIWARP_SAME_HOST", "off")];
+const RD_MEMORY: &[(&str, &str)] = &[
+    ("DGIWARP_RC", "rd"),
+    ("DGIWARP_SAME_HOST", "ring"),
+    ("DGIWARP_SAME_HOST_AFTER", "0"),
+];
+/// The transport of a program that names none.
+const TCP: &[(&str, &str)] = &[("DGIWARP_SAME_HOST", "off")];
+
+const SESSIONS: &[[End; 2]] = &[
+    [
+        End::server("rping -s -a {server} -p {port} -C 10 -v -V -S 20000")
+            .says(DATA)
+            .complains(&["server DISCONNECT EVENT"]),
+        End::client("rping -c -a {server} -p {port} -C 10 -v -V -S 20000")
+            .says(DATA)
+            .complains(&[]),
+    ],
+    [
+        End::server("rdma_server -p {port}").says(&["rdma_server: end 0"]),
+        End::client("rdma_client -s {server} -p {port}").says(&["rdma_client: end 0"]),
+    ],
+    [
+        End::server("ucmatose -b {server} -p {port} -c 10 -C 20 -S 3000 -m")
+            .says(&["data transfers complete", "return status 0"]),
+        End::client("ucmatose -s {server} -p {port} -c 10 -C 20 -S 3000 -m")
+            .says(&["data transfers complete", "return status 0"]),
+    ],
+    // Queue pairs of the programs' own, which they give by number.
+    [
+        End::server("rping -s -q -a {server} -p {port} -C 10 -v")
+            .says(DATA)
+            .complains(&[]),
+        End::client("rping -c -q -a {server} -p {port} -C 10 -v")
+            .says(DATA)
+            .complains(&[]),
+    ],
+];
+
+/// Both ends on reliable datagrams, through sockets and memory, and one end of each transport, which go over TCP.
+#[test]
+fn programs_agree_on_the_transport() {
+    const TEST: &str = "programs_agree_on_the_transport";
+    if !have(TEST, "rping", "rdmacm-utils") {
+        return;
+    }
+    let Some(scene) = Scene::new(TEST, Place::Here) else {
+        return;
+    };
+    for [server, client] in SESSIONS {
+        for (first, second) in [(RD, RD), (RD_MEMORY, RD_MEMORY), (RD, TCP), (TCP, RD)] {
+            let ends = [server.environment(first), client.environment(second)];
+            session::run(&scene, Family::V4, &ends);
+        }
+    }
+}
+
+/// Reliable datagrams repair what such a network does.
+#[test]
+fn rping_by_datagrams_over_a_faulty_network() {
+    let [server, client] = SESSIONS[0];
+    let ends = [server.environment(RD), client.environment(RD)];
+    in_places("rping_by_datagrams_faulty", &[Place::Faulty], &ends);
+}
+
+/// A killed client ends the connection of a server that sleeps on its events.
+#[test]
+fn a_killed_client_by_datagrams_disconnects() {
+    const LIVES: Duration = Duration::from_millis(1500);
+    in_places(
+        "a_killed_client_by_datagrams",
+        &[Place::Here],
+        &[
+            End::server("rping -s -a {server} -p {port}")
+                .environment(RD)
+                .complains(&["server DISCONNECT EVENT"]),
+            End::client("rping -c -a {server} -p {port} -S 64")
+                .environment(RD)
+                .complains(&[])
+                .finish(Finish::Killed(LIVES)),
+        ],
+    );
+}

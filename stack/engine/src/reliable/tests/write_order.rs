@@ -167,3 +167,57 @@ fn a_write_that_comes_early_and_has_no_right_fails_in_its_turn() {
         assert!(ends.iter().all(|end| end.engine.is_over()));
     }
 }
+
+/// Several short Writes are in one datagram: one that fills a gap, and those behind it.
+#[test]
+fn of_writes_to_the_same_octets_the_latest_wins() {
+    const WRITES: u8 = 200;
+    for seed in 0..20 {
+        let mut random = ChaCha20Rng::seed_from_u64(seed);
+        let mut now = origin();
+        let mut ends = pair(now, 5, 4);
+        ends[0].send(0, 2, 0, 10);
+        talk(&mut now, 50 * MS, &mut ends, |_| false);
+        for number in 1..=WRITES {
+            let at = usize::from(number);
+            let from = TARGET + 8 * at;
+            ends[0].memory.write(from, &[number; 8]);
+            write_to(&mut ends, number.into(), (from, TARGET + at), 8, None);
+            if random.random_range(0..4) == 0 {
+                ends[0].pump(now);
+            }
+        }
+        let mut latest = 0;
+        for _ in 0..4000 {
+            ends[0].pump(now);
+            let mut datagrams = std::mem::take(&mut ends[0].wire.0);
+            while !datagrams.is_empty() {
+                let which = random.random_range(0..datagrams.len().min(3));
+                let (_, datagram) = datagrams.remove(which).unwrap();
+                if random.random_range(0..4) > 0 {
+                    ends[1].take(now, address(1), &datagram);
+                    let memory = ends[1].memory.to_vec(TARGET, 240);
+                    let placed = memory.iter().copied().max().unwrap();
+                    assert!(placed >= latest, "seed {seed}: {placed} behind {latest}");
+                    latest = placed;
+                    // As after the Writes up to this one, in order.
+                    let end = usize::from(latest) + if latest > 0 { 8 } else { 0 };
+                    for (at, octet) in (0..).zip(memory) {
+                        let expected = if usize::from(at) < end {
+                            at.min(latest)
+                        } else {
+                            0
+                        };
+                        assert_eq!(octet, expected, "seed {seed}: octet {at} behind {latest}");
+                    }
+                }
+            }
+            ends[1].pump(now);
+            while let Some((_, datagram)) = ends[1].wire.0.pop_front() {
+                ends[0].take(now, address(2), &datagram);
+            }
+            now += MS / 10;
+        }
+        assert_eq!(latest, WRITES, "seed {seed}");
+    }
+}
