@@ -87,12 +87,11 @@ fn run(seed: u64) {
             }
             posts += 1;
         }
-        for from in 0..2 {
-            ends[from].pump(now);
-            let address = ends[from].address;
-            while let Some((_, datagram)) = ends[from].wire.0.pop_front() {
+        for (from, end) in ends.iter_mut().enumerate() {
+            end.pump(now);
+            while let Some((_, datagram)) = end.wire.0.pop_front() {
                 if random.random_range(0..100) >= loss {
-                    waiting.push((1 - from, address, datagram));
+                    waiting.push((1 - from, end.address, datagram));
                 }
             }
         }
