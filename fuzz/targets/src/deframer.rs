@@ -207,6 +207,7 @@ fn startup(u: &mut Unstructured<'_>, pieces: &[usize]) -> Result<()> {
             write: rtr[1],
             read: rtr[2],
         },
+        datagrams: u.arbitrary()?,
         one_host: false,
         startup_timeout: Duration::from_secs(1),
         emss: u.arbitrary()?,
