@@ -9,7 +9,7 @@ use dgiwarp_llp_udp::rd::{Cause, Event, Lives, Verdict};
 use dgiwarp_memory::Access;
 
 use super::outbound::{Outcome, longest};
-use super::write_order::WriteOrder;
+use super::write_order::{WriteOrder, is_before};
 use super::{RdEngine, inbound};
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::Tables;
@@ -35,8 +35,6 @@ pub(super) struct Connection {
     /// Host of the peer, whose port is not known before its first datagram.
     host: Option<IpAddr>,
     state: State,
-    /// Message of the peer's that failed here: nothing behind it is taken.
-    pub(super) refused: Option<u32>,
     /// Message of the peer's that found no receive: nothing behind it is taken before it has one.
     unready: Option<u32>,
     /// The next segment of the peer raises [`AsyncEvent::CommunicationEstablished`].
@@ -54,7 +52,6 @@ impl Connection {
             peer: None,
             host: None,
             state: State::Up,
-            refused: None,
             unready: None,
             awaits_first: false,
             broken: false,
@@ -82,7 +79,8 @@ impl Connection {
 
     /// Whether a message of the peer is behind one that failed.
     pub(super) fn ignores(&self, message: u32) -> bool {
-        self.refused
+        self.order
+            .refused
             .is_some_and(|refused| is_before(refused, message))
     }
 
@@ -94,12 +92,7 @@ impl Connection {
 
     /// A message of the peer failed here.
     pub(super) fn refuse(&mut self, message: u32) {
-        if self
-            .refused
-            .is_none_or(|refused| is_before(message, refused))
-        {
-            self.refused = Some(message);
-        }
+        self.order.refuse(message);
     }
 
     /// Takes note of the verdict on a segment.
@@ -139,12 +132,6 @@ impl Connection {
     }
 }
 
-/// Serial order.
-pub(super) const fn is_before(first: u32, second: u32) -> bool {
-    let distance = second.wrapping_sub(first);
-    distance != 0 && distance < 1 << 31
-}
-
 /// RC QPs; the others have any number of peers.
 impl RdEngine {
     /// Gives the QP its peer, once, with the address of ours that datagrams leave from. Until then what arrives is dropped, and nothing may be accepted.
@@ -162,7 +149,7 @@ impl RdEngine {
     }
 
     /// Gives the QP the host of its peer, once: the peer is the first at this host that opens an association with the PSN that is
-    /// [expected](Self::set_lives). What is accepted waits for it, and leaves from the address that it sent to. Returns whether there was no peer.
+    /// [expected](Self::set_lives). Accepted work requests wait for it, and leave from the address that it sent to. Returns whether there was no peer.
     pub fn await_peer(&mut self, host: IpAddr) -> bool {
         let Some(connection) = &mut self.connection else {
             return false;

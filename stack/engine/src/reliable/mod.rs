@@ -265,7 +265,7 @@ impl RdEngine {
                             Ok(Segment::Part(part)) => match connection {
                                 Some(connection) => {
                                     let segment = (header, before);
-                                    connection.arrive(
+                                    connection.order.arrive(
                                         inbound,
                                         source,
                                         segment,
@@ -458,7 +458,9 @@ impl RdEngine {
         if let Some(connection) = &mut self.connection {
             let inbound = &mut self.inbound;
             let named = (peer, message);
-            let placed = connection.release_delivered(inbound, named, tables, completions);
+            let placed = connection
+                .order
+                .release_delivered(inbound, named, tables, completions);
             self.refuse_late(now, peer);
             if !placed {
                 return;

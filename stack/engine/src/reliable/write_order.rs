@@ -10,7 +10,6 @@ use dgiwarp_llp_udp::rd::frame::SegmentHeader;
 use dgiwarp_llp_udp::rd::{Before, Verdict};
 use dgiwarp_memory::Placeable;
 
-use super::connection::{Connection, is_before};
 use super::inbound::Inbound;
 use super::segment::Part;
 use crate::cq_ring::CompletionSink;
@@ -46,6 +45,8 @@ pub(super) struct WriteOrder {
     /// Segments that are held, in their order.
     held: VecDeque<Early>,
     octets: usize,
+    /// Message of the peer's that failed: nothing behind it is taken.
+    pub(super) refused: Option<u32>,
     /// Message that failed when its segment was placed late, and Terminate Control, for its sender.
     failed: Option<(u32, u32)>,
 }
@@ -56,7 +57,7 @@ impl WriteOrder {
         (header.message.wrapping_sub(self.head.0), header.index)
     }
 
-    /// Whether the segment is placed next. Those of the messages before its own are placed where the latter is `in_turn`.
+    /// Whether the segment is placed next. Segments of messages before its own are placed where the latter is `in_turn`.
     #[inline]
     const fn is_next(&self, header: &SegmentHeader, in_turn: bool) -> bool {
         let next = if header.message == self.head.0 {
@@ -93,6 +94,13 @@ impl WriteOrder {
         Some(first)
     }
 
+    /// A message of the peer failed here.
+    pub(super) fn refuse(&mut self, message: u32) {
+        if self.refused.is_none_or(|it| is_before(message, it)) {
+            self.refused = Some(message);
+        }
+    }
+
     /// Forgets what is held.
     pub(super) fn clear(&mut self) {
         self.held = VecDeque::new();
@@ -105,7 +113,7 @@ impl WriteOrder {
     }
 }
 
-impl Connection {
+impl WriteOrder {
     /// Places a segment of a message when its turn has come; one of a Write is held before. Other segments have places of their own.
     pub(super) fn arrive<P: Placeable + ?Sized>(
         &mut self,
@@ -126,26 +134,25 @@ impl Connection {
         else {
             return inbound.place(source, segment, Ok(part), tables, completions);
         };
-        if before.delivered && !self.order.held.is_empty() {
-            let earlier =
-                |_: &WriteOrder, it: &SegmentHeader| is_before(it.message, header.message);
+        if before.delivered && !self.held.is_empty() {
+            let earlier = |_: &Self, it: &SegmentHeader| is_before(it.message, header.message);
             self.release(inbound, source.0, earlier, tables, completions);
             if self.refused.is_some() {
                 return Verdict::Placed;
             }
         }
-        if self.order.is_next(header, before.delivered) {
+        if self.is_next(header, before.delivered) {
             let verdict = inbound.place(source, segment, Ok(part), tables, completions);
             if verdict != Verdict::NotReady {
-                self.order.note(header);
+                self.note(header);
             }
-            if verdict == Verdict::Placed && !self.order.held.is_empty() {
-                let follows = |order: &WriteOrder, it: &SegmentHeader| order.is_follower(it);
+            if verdict == Verdict::Placed && !self.held.is_empty() {
+                let follows = |order: &Self, it: &SegmentHeader| order.is_follower(it);
                 self.release(inbound, source.0, follows, tables, completions);
             }
             return verdict;
         }
-        if self.order.octets + BESIDE + payload.len() > MOST {
+        if self.octets + BESIDE + payload.len() > MOST {
             return Verdict::NoRoom;
         }
         if !inbound.reserve(source, segment, tables, completions) {
@@ -153,7 +160,7 @@ impl Connection {
         }
         let mut octets = vec![0; payload.len()];
         payload.copy(0, &mut octets);
-        self.order.hold(Early {
+        self.hold(Early {
             header: *header,
             to: source.1,
             stag,
@@ -172,8 +179,8 @@ impl Connection {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) -> bool {
-        if !self.order.held.is_empty() {
-            let due = |_: &WriteOrder, it: &SegmentHeader| !is_before(message, it.message);
+        if !self.held.is_empty() {
+            let due = |_: &Self, it: &SegmentHeader| !is_before(message, it.message);
             self.release(inbound, peer, due, tables, completions);
         }
         self.refused != Some(message)
@@ -185,11 +192,11 @@ impl Connection {
         &mut self,
         inbound: &mut Inbound,
         peer: Peer,
-        which: impl Fn(&WriteOrder, &SegmentHeader) -> bool,
+        which: impl Fn(&Self, &SegmentHeader) -> bool,
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
-        while let Some(early) = self.order.take(&which) {
+        while let Some(early) = self.take(&which) {
             let header = &early.header;
             // Nothing of a message that failed is placed, nor of those behind it.
             if self
@@ -206,10 +213,10 @@ impl Connection {
             };
             let source = (peer, early.to);
             let verdict = inbound.place(source, (header, 0), Ok(part), tables, completions);
-            self.order.note(header);
+            self.note(header);
             if let Verdict::Failed(control) = verdict {
                 self.refuse(header.message);
-                self.order.failed = Some((header.message, control));
+                self.failed = Some((header.message, control));
             }
         }
     }
@@ -220,4 +227,10 @@ impl WriteOrder {
     fn is_follower(&self, header: &SegmentHeader) -> bool {
         (header.message, header.index) == self.head
     }
+}
+
+/// Serial order.
+pub(super) const fn is_before(first: u32, second: u32) -> bool {
+    let distance = second.wrapping_sub(first);
+    distance != 0 && distance < 1 << 31
 }

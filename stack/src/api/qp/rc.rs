@@ -13,8 +13,9 @@ use dgiwarp_rdmap::wire::AtomicOperation;
 
 use crate::api::device::statistics::{Counts as _, Entry};
 use crate::api::qp::qpn::Qpn;
-use crate::driver::cm::connect::{Caller, Cm};
+use crate::driver::cm::connect::Cm;
 use crate::driver::cm::oob_connect::{OobConnections, has_untaken_of};
+use crate::driver::cm::rd_carrier::Caller;
 use crate::driver::qp::core::QpParts;
 use crate::driver::tcp::qp::RcShared;
 use crate::{

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use dgiwarp_llp_tcp_mpa::DatagramTerms;
 
 use super::RcRdQp;
-use crate::driver::cm::connect::{Caller, Cm};
-use crate::driver::cm::rd_carrier::{Candidate, Offer};
+use crate::driver::cm::connect::Cm;
+use crate::driver::cm::rd_carrier::{Caller, Candidate, Offer};
 use crate::{
     ConnectError, ConnectionPort, Error, MpaConfig, Negotiation, QpAttr, RcQpAttr, RcRequest,
     ReadDepths,

@@ -16,10 +16,11 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use socket2::Socket;
 
+use crate::driver::cm::event_connections::EventConnections;
 use crate::driver::cm::events::{CmQueue, IncomingRequest, PendingEstablished};
 use crate::driver::cm::held::{Held, HeldConnections};
 use crate::driver::cm::port_queries::{Asked, MovedListener, PortQueries};
-use crate::driver::cm::rd_carrier::{Candidate, EventConnections, Offer};
+use crate::driver::cm::rd_carrier::{Caller, Candidate};
 use crate::driver::cm::timewait::Timewait;
 use crate::driver::device::clock;
 use crate::driver::reactor::event_queue::EventQueue;
@@ -29,7 +30,7 @@ use crate::driver::tcp::mpa_startup::{
     AfterTcp, Failure, ListenerId, MpaStartups, Outcome, StartupResult,
 };
 use crate::driver::tcp::port::Moved;
-use crate::driver::tcp::qp::{ConnectTicket, RcShared, Startup};
+use crate::driver::tcp::qp::{RcShared, Startup};
 use crate::driver::tcp::socket as tcp;
 use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig,
@@ -38,22 +39,9 @@ use crate::{
 use dgiwarp_engine::cm::connect::{AttemptFailure, Attempts, NextAttempt, RTR_WITHIN};
 use dgiwarp_engine::cm::ports::{Found, PortMemory};
 use dgiwarp_engine::connected::RcConfig;
-use dgiwarp_engine::mr::PdId;
 
 /// Most accepted connections that are received on before a request is reported, so that strangers' silent ones cost each request little.
 const MAX_ORDERED: usize = 64;
-
-/// A QP that is to be connected.
-#[derive(Debug)]
-pub(crate) struct Caller {
-    pub(crate) qp: Arc<RcShared>,
-    pub(crate) ticket: ConnectTicket,
-    pub(crate) qpn: u32,
-    pub(crate) pd: PdId,
-    pub(crate) context: u64,
-    /// The QP may have its messages go by reliable datagrams.
-    pub(crate) offer: Option<Box<Offer>>,
-}
 
 /// Connections and their events.
 #[derive(Debug)]
@@ -399,7 +387,13 @@ impl Cm {
 
     /// Has the ends of a connection with events alone, and of the QP that has its messages, follow each other.
     pub(crate) fn watch_both(&self, context: u64, candidate: &Candidate) {
-        self.queue.event_connections.watch(context, candidate);
+        let Candidate {
+            rd,
+            carrier,
+            events,
+        } = candidate;
+        let watched = &self.queue.event_connections;
+        watched.watch(context, (rd, events), carrier.disconnects());
     }
 
     /// Accepts a connection with `accept`, and reports its establishment and its end.
@@ -473,7 +467,7 @@ impl Cm {
         let happened = match link(&mut caller, peer, over.outcome) {
             Ok(Ok((established, candidate))) => {
                 if let Some(candidate) = candidate {
-                    self.queue.event_connections.watch(context, &candidate);
+                    self.watch_both(context, &candidate);
                 }
                 self.queue.push(ConnectionEvent::Established {
                     context,
@@ -577,7 +571,9 @@ impl Task for Cm {
         while let Some(held) = self.held.take_due() {
             self.link_held(held);
         }
-        self.queue.event_connections.progress(&self.queue);
+        self.queue
+            .event_connections
+            .progress(|event| self.queue.report(event));
         if let Some(ports) = &self.ports {
             for (attempt, found) in ports.progress() {
                 self.found(attempt, found);

@@ -10,7 +10,7 @@ use dgiwarp_llp_tcp_mpa::{
 };
 
 use crate::Error;
-use crate::driver::cm::rd_carrier::EventConnections;
+use crate::driver::cm::event_connections::EventConnections;
 use crate::driver::cm::timewait::Timewait;
 use crate::driver::reactor::event_queue::EventQueue;
 use dgiwarp_engine::connected::RcEnd;

@@ -10,7 +10,7 @@ use dgiwarp_llp_tcp_mpa::{Established, Event};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::driver::cm::connect::Caller;
+use crate::driver::cm::rd_carrier::Caller;
 use crate::driver::device::clock;
 use crate::driver::tcp::mpa_startup::Outcome;
 

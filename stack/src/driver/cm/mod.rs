@@ -1,6 +1,7 @@
 //! Connection management: MPA connections of the API, out-of-band connections, port queries, service ID resolution.
 
 pub(crate) mod connect;
+pub(crate) mod event_connections;
 pub(crate) mod events;
 pub(crate) mod held;
 pub(crate) mod oob_connect;

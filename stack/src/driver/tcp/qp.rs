@@ -302,11 +302,6 @@ impl RcShared {
         Ok(())
     }
 
-    /// Whether work requests may be posted.
-    pub(crate) fn is_open(&self) -> bool {
-        self.open.load(Ordering::Acquire)
-    }
-
     /// Whether the QP is claimed for a connection.
     pub(crate) fn is_claimed(&self) -> bool {
         self.unlocked.claimed.load(Ordering::Acquire)

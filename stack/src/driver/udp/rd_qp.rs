@@ -15,7 +15,7 @@ use dgiwarp_llp_udp::Peer;
 use dgiwarp_memory::socket::NoCancellation;
 use dgiwarp_rdmap::datagram::DropReason;
 
-use crate::driver::cm::rd_carrier::EndSignal;
+use crate::driver::cm::event_connections::EndSignal;
 use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;

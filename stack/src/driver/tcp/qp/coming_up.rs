@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::driver::cm::event_connections::Events;
 use crate::driver::device::clock;
 use crate::driver::reactor::member::NextReceive;
 use crate::driver::tcp::qp::{From, RcShared};
@@ -42,5 +43,11 @@ impl RcShared {
     /// Has the disconnect event come behind messages that the peer's host has sent to other QPs.
     pub(crate) fn follow(&self, follows: fn(IpAddr) -> bool) {
         self.run(|inner| inner.follows = Some(follows));
+    }
+}
+
+impl Events for RcShared {
+    fn disconnect(&self) {
+        Self::disconnect(self);
     }
 }

@@ -63,6 +63,11 @@ impl RcShared {
         self.open.store(true, Ordering::Release);
     }
 
+    /// Whether work requests may be posted.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
     /// Whether work requests are outstanding that had begun when the drain began.
     pub(crate) fn is_draining(&self) -> bool {
         self.run(|inner| {

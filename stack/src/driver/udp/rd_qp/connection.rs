@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{RdInner, RdShared};
-use crate::driver::cm::rd_carrier::EndSignal;
+use crate::driver::cm::event_connections::{EndSignal, Messages};
 use dgiwarp_engine::reliable::RdEngine;
 
 impl RdShared {
@@ -30,16 +30,29 @@ impl RdShared {
         }
     }
 
-    /// Has the end of the connection raise a signal.
-    pub(crate) fn signal_end(&self, signal: &Arc<EndSignal>) {
-        let _ = self.unlocked.end_signal.set(Arc::clone(signal));
-    }
-
     /// The QP begins anew.
     pub(super) fn forget_end(&self, inner: &mut RdInner) {
         inner.ended = false;
         if let Some(over) = &self.unlocked.over {
             over.store(false, Ordering::Release);
         }
+    }
+}
+
+impl Messages for RdShared {
+    fn signal_end(&self, signal: &Arc<EndSignal>) {
+        let _ = self.unlocked.end_signal.set(Arc::clone(signal));
+    }
+
+    fn is_over(&self) -> bool {
+        Self::is_over(self)
+    }
+
+    fn end_behind_arrived(&self) {
+        Self::end_behind_arrived(self);
+    }
+
+    fn has_success(&self) -> bool {
+        Self::has_success(self)
     }
 }
