@@ -15,14 +15,14 @@ use crate::{
 use dgiwarp_engine::types::Route;
 
 impl RcRdQp {
-    /// Lets work requests be posted before there is a connection, as [`RcQp::open`]. They go over TCP, and so does all else then.
+    /// Lets work requests be posted before there is a connection, as [`RcQp::open`](crate::RcQp::open). They go over TCP, and so does all else then.
     pub fn open(&self) {
         if let Some(tcp) = self.tcp() {
             tcp.open();
         }
     }
 
-    /// Ends the connection in order, as [`RcQp::disconnect`]. By datagrams, posted work requests get up to a second to be placed, for which this waits.
+    /// Ends the connection in order, as [`RcQp::disconnect`](crate::RcQp::disconnect). By datagrams, posted work requests get up to a second to be placed, for which this waits.
     pub fn disconnect(&self) {
         if let Some(tcp) = self.tcp() {
             return tcp.disconnect();
