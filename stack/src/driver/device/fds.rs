@@ -26,6 +26,11 @@ pub fn adopt<S: Into<OwnedFd> + From<OwnedFd>>(socket: S) -> S {
     fd.into()
 }
 
+/// Gives a descriptor that programs do not see a high number, where that is allowed: some programs take low ones alone.
+pub(crate) fn leave_low_numbers(fd: OwnedFd) -> OwnedFd {
+    move_up(fd, LEAST)
+}
+
 /// Records a socket.
 fn note(socket: impl AsFd) {
     let fd = socket.as_fd();

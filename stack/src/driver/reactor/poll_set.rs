@@ -21,6 +21,7 @@ use slab::Slab;
 
 use crate::Error;
 use crate::driver::cq::direct::DirectCompletions;
+use crate::driver::device::fds::leave_low_numbers;
 use crate::driver::reactor::adaptive_arming::AdaptiveArming;
 use crate::driver::reactor::hot_sockets::{HotSocket, HotSockets};
 use crate::driver::reactor::member::{Member, MemberId, NextReceive, Received, SocketIndex};
@@ -111,7 +112,7 @@ impl PollSet {
         let sockets = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
         Ok(Arc::new(Self {
-            sockets,
+            sockets: Epoll(leave_low_numbers(sockets.0)),
             members: RwLock::new(Slab::new()),
             generation: AtomicU32::new(0),
             poller: Mutex::new(Poller {

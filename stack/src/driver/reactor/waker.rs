@@ -14,6 +14,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use crate::Error;
 use crate::driver::device::clock;
+use crate::driver::device::fds::leave_low_numbers;
 
 /// Token of the waker's own eventfd.
 pub(crate) const WAKE: u64 = u64::MAX;
@@ -57,6 +58,7 @@ impl Waker {
     pub(crate) fn new() -> Result<Self, Error> {
         let make = || -> Result<Self, Errno> {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            let epoll = Epoll(leave_low_numbers(epoll.0));
             let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
             epoll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
             let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
