@@ -2,7 +2,7 @@
 
 use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End, Finish};
-use crate::common::{RUN, have};
+use crate::common::{RUN, have, scratch};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
@@ -349,6 +349,43 @@ fn programs_agree_on_the_transport() {
             session::run(&scene, Family::V4, &ends);
         }
     }
+}
+
+/// The statistics of a client tell by which of its transports the messages went.
+#[test]
+fn messages_go_by_datagrams_where_both_ends_have_the_setting() {
+    const TEST: &str = "messages_go_by_datagrams";
+    if !have(TEST, "rping", "rdmacm-utils") {
+        return;
+    }
+    let Some(scene) = Scene::new(TEST, Place::Here) else {
+        return;
+    };
+    let [server, client] = SESSIONS[0];
+    for (of_server, by_datagrams) in [(RD, true), (TCP, false)] {
+        let statistics = scratch(TEST).join(format!("{by_datagrams}.json"));
+        let path: &str = statistics.to_str().unwrap().to_owned().leak();
+        let of_client = [RD, &[("DGIWARP_STATS", path)]].concat().leak();
+        let ends = [server.environment(of_server), client.environment(of_client)];
+        session::run(&scene, Family::V4, &ends);
+        let counted = std::fs::read_to_string(&statistics).unwrap();
+        // The number of a queue pair with datagrams is its UDP port.
+        let octets = counted.lines().filter_map(|line| {
+            let number: u32 = field(line, "\"queue_pair\":")?;
+            let octets: u64 = field(line, "\"octets_sent\":")?;
+            (number < 1 << 16).then_some(octets)
+        });
+        // Each of ten pings is 20,000 octets, which the other end reads.
+        let most = octets.max().unwrap();
+        assert_eq!(most > 200_000, by_datagrams, "{counted}");
+    }
+}
+
+/// The number behind a name in a line of statistics.
+fn field<T: std::str::FromStr>(line: &str, name: &str) -> Option<T> {
+    let (_, rest) = line.split_once(name)?;
+    let digits = rest.split(|it: char| !it.is_ascii_digit()).next()?;
+    digits.parse().ok()
 }
 
 /// Reliable datagrams repair what such a network does.
