@@ -166,6 +166,7 @@ impl RcShared {
     #[inline]
     pub(crate) fn post_short(&self, wr: &ShortWr<'_>) -> bool {
         let is_there = self.unlocked.in_lane.load(Ordering::Acquire)
+            && !self.unsent.load(Ordering::Relaxed)
             && self.open.load(Ordering::Acquire)
             && !self.unlocked.receive_posted.load(Ordering::Acquire);
         let send = |inner: &mut RcInner| {
