@@ -533,3 +533,22 @@ proptest! {
         prop_assert_eq!(fast, slow);
     }
 }
+
+/// Where acknowledgements are no longer found in memory, those of signaled messages are requested.
+#[test]
+fn a_signaled_message_that_is_posted_at_once_is_asked_for() {
+    for signaled in [false, true] {
+        let (mut client, mut server) = unknown_pair();
+        client.work(|_, _, _| ());
+        short_both_ways(&mut client, &mut server);
+        let mut lane = Lane::default();
+        let wr = ShortWr {
+            signaled,
+            ..short_wr(7, ShortData::Inline(&[3; 64]))
+        };
+        assert!(post_either(&mut client, &wr, &mut lane, true));
+        client.engine.take_acks_from_memory(false);
+        client.work(|_, _, _| ());
+        assert_eq!(client.waiting() > 0, signaled);
+    }
+}
