@@ -449,7 +449,7 @@ fn a_sole_send_is_one_that_the_stream_would_deliver() {
 #[test]
 fn sole_sends_count_as_all_others() {
     let (mut client, mut server) = dgiwarp_ext::acquainted();
-    let mut memory = Memory::with_receives(&[100, 0]);
+    let mut memory = Memory::with_receives(&[0, 100]);
     let whole =
         |stream: &mut Stream<usize, usize>| send(stream, b"12345678", PLAIN, 1442).remove(0);
     let write = client.write(STag::new(STAG), TaggedOffset::new(BASE), 20);
@@ -465,12 +465,6 @@ fn sole_sends_count_as_all_others() {
     assert_eq!(server.sole_send(&first), None);
     assert!(server.sole_send(&second).is_some());
     server.placed_sole_send();
-    // In the midst of a Send none is.
-    let cut = send(&mut client, &[7; 20], PLAIN, 28);
-    assert_eq!(server.sole_send(&cut[0]), None);
-    server.handle_ulpdu(&cut[0], &mut memory).unwrap();
-    assert_eq!(server.sole_send(&cut[1]), None);
-    server.handle_ulpdu(&cut[1], &mut memory).unwrap();
     // The Write before the Sends is not that of an Immediate Data message behind them.
     let data = ImmediateData {
         immediate: 1,
@@ -478,4 +472,10 @@ fn sole_sends_count_as_all_others() {
     };
     let ulpdu = client.immediate(data, false);
     assert_eq!(server.handle_ulpdu(&ulpdu, &mut memory), Ok(Handled::Taken));
+    // In the midst of a Send none is.
+    let cut = send(&mut client, &[7; 20], PLAIN, 28);
+    assert_eq!(server.sole_send(&cut[0]), None);
+    server.handle_ulpdu(&cut[0], &mut memory).unwrap();
+    assert_eq!(server.sole_send(&cut[1]), None);
+    server.handle_ulpdu(&cut[1], &mut memory).unwrap();
 }
