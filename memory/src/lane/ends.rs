@@ -130,25 +130,35 @@ impl Room<'_> {
     #[inline(always)]
     fn put_piece(&mut self, piece: &Piece<'_>) {
         match piece {
-            Piece::Bytes(octets) => self.put(octets.as_ptr(), octets.len()),
+            Piece::Bytes(octets) => self.put_octets(octets),
             Piece::Region(slice) if slice.is_on_demand() => self.put_on_demand(slice),
-            Piece::Region(slice) => self.put(slice.as_ptr(), slice.len()),
+            // SAFETY: registered memory, which is not the ring.
+            Piece::Region(slice) => unsafe { self.put(slice.as_ptr(), slice.len()) },
         }
+    }
+
+    #[inline(always)]
+    fn put_octets(&mut self, octets: &[u8]) {
+        // SAFETY: no reference reaches the ring.
+        unsafe { self.put(octets.as_ptr(), octets.len()) };
     }
 
     #[cold]
     fn put_on_demand(&mut self, slice: &RegionSlice<'_>) {
-        slice.for_each_chunk(|_, octets| self.put(octets.as_ptr(), octets.len()));
+        slice.for_each_chunk(|_, octets| self.put_octets(octets));
     }
 
-    /// Writes `len` octets at `from`, which can be read and are outside of the ring.
+    /// Writes `len` octets at `from`.
+    ///
+    /// # Safety
+    /// They can be read, and are outside of the ring.
     #[inline(always)]
-    fn put(&mut self, from: *const u8, len: usize) {
+    unsafe fn put(&mut self, from: *const u8, len: usize) {
         assert!(
             len <= self.left,
             "pieces have the length that was asked for"
         );
-        // SAFETY: the caller has the octets, and as many are left of the ring, which no reference reaches.
+        // SAFETY: the caller's contract; as many octets are left of the ring, which no reference reaches.
         unsafe { ptr::copy_nonoverlapping(from, self.to.as_ptr(), len) };
         // SAFETY: within the octets that are left, or behind the last one.
         self.to = unsafe { self.to.add(len) };
@@ -277,7 +287,7 @@ impl LaneOutput {
         };
         if let Some(mut room) = self.memory.unbroken(place, wanted) {
             if !header.is_empty() {
-                room.put(header.as_ptr(), header.len());
+                room.put_octets(header);
             }
             for piece in pieces {
                 room.put_piece(piece);
