@@ -27,7 +27,7 @@ pub(crate) const VARIABLE: &str = "DGIWARP_RC";
 
 /// Help text.
 pub(crate) const HELP: &str = "transport of reliable connected queue pairs: tcp (iWARP, for all peers) or rd (reliable datagrams over UDP, which keep their rate where \
-     packets are lost; both ends need the setting)";
+     packets are lost; both ends need the setting, except that rdma_cm takes tcp where one has not)";
 
 impl FromStr for RcTransport {
     type Err = UnknownTransport;
