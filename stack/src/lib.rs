@@ -74,7 +74,7 @@ pub use api::qp::record::{RecordCompletions, RecordRef, RecordView};
 pub use api::qp::srq::{Srq, SrqAttr};
 pub use api::qp::uc::{DatagramConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};
 pub use api::qp::ud::UdQp;
-pub use api::qp::wr::{Destination, SendWr};
+pub use api::qp::wr::{Destination, SendWr, ShortSendWr};
 pub use api::rc_rd::RcRdQp;
 pub use api::rd::{RdQp, RdQpAttr, RdSendWr};
 pub use api::xrc::Xrcd;
@@ -87,7 +87,7 @@ pub use dgiwarp_engine::datagram::{ErrorEntry, ErrorReason};
 pub use dgiwarp_engine::mr::BindError;
 pub use dgiwarp_engine::types::{
     AsyncEvent, Completion, MAX_SGE, MwType, NoReceive, Operation, PostError, PostFailure,
-    QpCounters, RcOptions, RecvWr, RnrLimits, Sge, Wc, WcOpcode, WcStatus,
+    QpCounters, RcOptions, RecvWr, RnrLimits, Sge, ShortData, Wc, WcOpcode, WcStatus,
 };
 pub use dgiwarp_llp_tcp_mpa::{
     Config as MpaConfig, CrcPreference, Error as MpaError, Established,

@@ -99,13 +99,22 @@ impl LaneInput {
         self.release(record.octets_in_lane())
     }
 
+    /// Copies the record that is the [next](Self::next_record) one, which stays in the lane until it is [released](Self::release_record).
+    ///
+    /// # Panics
+    /// If `into` is shorter, or there is no such record.
+    #[inline]
+    pub fn peek_record(&self, record: Record, into: &mut [u8]) {
+        self.copy_out(HEADER, &mut into[..record.octets as usize]);
+    }
+
     /// Copies the record out that is the [next](Self::next_record) one. Returns whether the sending end is to be rung.
     ///
     /// # Panics
     /// If `into` is shorter, or there is no such record.
     #[inline]
     pub fn take_record(&mut self, record: Record, into: &mut [u8]) -> bool {
-        self.copy_out(HEADER, &mut into[..record.octets as usize]);
+        self.peek_record(record, into);
         self.release_record(record)
     }
 }

@@ -126,6 +126,13 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         }
     }
 
+    /// Whether the QP takes a Send with this Q_Key from `peer` (§7).
+    #[must_use]
+    #[inline]
+    pub fn takes_send(&self, peer: K, qkey: u32) -> bool {
+        self.takes_from(peer) && qkey == self.config.qkey
+    }
+
     /// Sets the Q_Key for segments from now on.
     pub fn set_qkey(&mut self, qkey: u32) {
         self.config.qkey = qkey;

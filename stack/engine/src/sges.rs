@@ -197,17 +197,35 @@ pub(super) fn gather(
     Ok(())
 }
 
-/// Places octets in one element, if they fit it and its pages do not come on demand. Returns whether they did.
+/// Places a payload in one element, behind a header that may be empty, if they fit it and its pages do not come on demand. Returns whether they did.
 #[inline]
-pub(super) fn place_in_one(view: &LocalView<'_>, pd: PdId, sges: &[Sge], octets: &[u8]) -> bool {
-    let ([sge], Ok(length)) = (sges, u32::try_from(octets.len())) else {
+pub(super) fn place_in_one(
+    view: &LocalView<'_>,
+    pd: PdId,
+    sges: &[Sge],
+    header: &[u8],
+    payload: PayloadSlice<'_, [u8]>,
+) -> bool {
+    let ([sge], Ok(length)) = (sges, u32::try_from(header.len() + payload.len())) else {
         return false;
     };
     let slice = view.resident_sink(pd, Sge { length, ..*sge });
     let Some(slice) = slice.filter(|_| length <= sge.length) else {
         return false;
     };
-    dgiwarp_memory::guard(|| slice.place(octets));
+    let parts = (
+        slice.subslice(0, header.len()),
+        slice.subslice(header.len(), payload.len()),
+    );
+    let (Ok(front), Ok(behind)) = parts else {
+        return false;
+    };
+    dgiwarp_memory::guard(|| {
+        if !header.is_empty() {
+            front.place(header);
+        }
+        payload.place(0, &behind);
+    });
     true
 }
 

@@ -1,6 +1,8 @@
 //! `ibv_post_send(3)`, which programs call through the context's table.
 
-use crate::abi::{IBV_SEND_INLINE, ibv_qp, ibv_send_wr};
+use crate::abi::{
+    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_SEND, ibv_qp, ibv_send_wr,
+};
 use crate::ffi::{Object, data_path_entry, errno, thread_order};
 use crate::post::list::{BATCH, InlineData, Refused, elements, inline, post_chain};
 use crate::post::operation::{WorkRequest, operation, reliable_send, send};
@@ -8,9 +10,9 @@ use crate::qp::ah::Ah;
 use crate::qp::queue_pair::{self, Qp, Transport};
 use crate::qp::state::QpState;
 use arrayvec::ArrayVec;
-use dgiwarp::{Destination, PostFailure, RcSendWr, Sge};
+use dgiwarp::{Destination, PostFailure, RcQp, RcSendWr, Sge, ShortData, ShortSendWr, UdQp};
 use nix::errno::Errno;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 
 /// QPN of every member of a multicast group.
 const MULTICAST_QPN: u32 = 0x00ff_ffff;
@@ -38,16 +40,54 @@ pub(crate) unsafe extern "C" fn post_send(
     })
 }
 
-/// Posts the only work request of a chain to a connected queue pair, the most frequent one. Where it cannot be posted now, returns `false`:
-/// [`post_all`] tells why.
+/// Posts the only work request of a chain, the most frequent one. Where it cannot be posted so, returns `false`: [`post_all`] does, or tells why not.
 #[inline]
 fn post_alone(qp: &Qp, wr: &ibv_send_wr) -> bool {
-    let Transport::Rc(rc) = &qp.qp else {
-        return false;
-    };
     if qp.state() != QpState::ReadyToSend {
         return false;
     }
+    match &qp.qp {
+        Transport::Rc(rc) => post_alone_connected(qp, rc, wr),
+        Transport::Ud(ud) => post_short(qp, ud, wr).is_some_and(|posted| posted),
+        Transport::Uc(_) | Transport::Rd(_) | Transport::RcRd(_) | Transport::XrcTarget(_) => false,
+    }
+}
+
+/// [`post_alone`] of a datagram queue pair: a Send whose octets are in one place.
+#[inline]
+fn post_short(qp: &Qp, ud: &UdQp, wr: &ibv_send_wr) -> Option<bool> {
+    const KNOWN: c_uint = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+    if wr.opcode != IBV_WR_SEND || wr.send_flags & !KNOWN != 0 {
+        return None;
+    }
+    // SAFETY: part of a valid work request.
+    let [sge] = unsafe { elements(wr.sg_list, wr.num_sge) }.ok()? else {
+        return None;
+    };
+    let data = if wr.send_flags & IBV_SEND_INLINE != 0 {
+        // SAFETY: the element of a valid inline work request points to readable memory, which the program does not write during the call.
+        ShortData::Inline(unsafe { inline(sge) }.ok()?)
+    } else {
+        ShortData::Sge(*sge)
+    };
+    // SAFETY: sends on a datagram queue pair fill this member, and all members are plain data.
+    let to = unsafe { wr.wr.ud };
+    // SAFETY: the program passes a live address handle.
+    let ah = unsafe { Object::<Ah>::state(to.ah) }.ok()?;
+    Some(ud.post_short(&ShortSendWr {
+        wr_id: wr.wr_id,
+        ah: &ah.handle,
+        qpn: u16::try_from(to.remote_qpn).ok()?,
+        qkey: qkey(qp, to.remote_qkey),
+        data,
+        signaled: qp.signal_all || wr.send_flags & IBV_SEND_SIGNALED != 0,
+        solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
+    }))
+}
+
+/// [`post_alone`] of a connected queue pair.
+#[inline]
+fn post_alone_connected(qp: &Qp, rc: &RcQp, wr: &ibv_send_wr) -> bool {
     let posted = match connected(qp, wr) {
         Ok((request, Payload::Sges(sges))) => rc.post_send(&[request.rc(sges, &[])]),
         Ok((request, Payload::Inline(octets))) => rc.post_send(&[request.rc(&[], octets)]),
@@ -272,10 +312,16 @@ pub(crate) fn address(qp: &Qp, ah: &Ah, qpn: u32, qkey: u32) -> Result<Destinati
     Ok(Destination {
         ah: ah.handle.clone(),
         qpn: port,
-        qkey: if qkey & OWN_QKEY == 0 {
-            qkey
-        } else {
-            qp.attributes().qkey
-        },
+        qkey: self::qkey(qp, qkey),
     })
+}
+
+/// The Q_Key that a message carries, given that of its work request.
+#[inline]
+fn qkey(qp: &Qp, of_request: u32) -> u32 {
+    if of_request & OWN_QKEY == 0 {
+        of_request
+    } else {
+        qp.attributes().qkey
+    }
 }

@@ -4,7 +4,7 @@ mod one_sided;
 mod short;
 
 pub use one_sided::{OneSidedData, OneSidedSpan};
-pub use short::{ShortData, ShortWr};
+pub use short::ShortWr;
 
 use std::time::Instant;
 

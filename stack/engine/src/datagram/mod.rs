@@ -44,7 +44,7 @@ pub(crate) use receive::drop_reason;
 pub use response_share::Round;
 use response_share::{ResponseShare, Turn};
 use transmit::{PeerState, Sends};
-pub use transmit::{SendOutcome, SendWqe, TransmitSink, Transmitted, check_length};
+pub use transmit::{SendOutcome, SendWqe, ShortSend, TransmitSink, Transmitted, check_length};
 use ulp::{UdUlp, WithPayload};
 
 /// Most receives bound to incomplete Sends: with messages longer than the path's MTU, two of each of 32 sources.

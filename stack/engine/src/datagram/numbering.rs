@@ -20,6 +20,22 @@ impl Numbering {
         Self { msn: Msn::new(msn) }
     }
 
+    /// Headers of the next plain Send, which [`took_send`](Self::took_send) comes behind.
+    #[inline]
+    pub(super) fn next_send(&self, qkey: u32, solicited: bool) -> Template {
+        Template::Send {
+            qkey,
+            msn: self.msn,
+            solicited,
+        }
+    }
+
+    /// The next plain Send was sent.
+    #[inline]
+    pub(super) fn took_send(&mut self) {
+        self.msn = self.msn.next();
+    }
+
     /// Headers of a message, made at the first call, and made again where the path has become too small for a plain Send.
     #[inline]
     pub(super) fn prefix<'a>(
@@ -67,13 +83,9 @@ impl Numbering {
         };
         match wqe.operation {
             Operation::Send { immediate } => {
-                let plain = Template::Send {
-                    qkey: wqe.qkey,
-                    msn: self.msn,
-                    solicited: wqe.solicited,
-                };
+                let plain = self.next_send(wqe.qkey, wqe.solicited);
                 if immediate.is_none() && fits(plain.header_len(), &plain, wqe.length, mulpdu) {
-                    self.msn = self.msn.next();
+                    self.took_send();
                     return plain;
                 }
                 Template::SegmentedSend {

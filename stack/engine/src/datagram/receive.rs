@@ -1,5 +1,7 @@
 //! The receiving half: datagrams become placed octets and completions.
 
+mod short;
+
 use std::net::IpAddr;
 use std::time::Instant;
 

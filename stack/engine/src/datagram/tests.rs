@@ -19,6 +19,7 @@ mod floods;
 mod hostile;
 mod reads;
 mod shims;
+mod short;
 mod sq_drain;
 
 const PD: PdId = PdId(7);

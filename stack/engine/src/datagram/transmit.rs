@@ -1,5 +1,7 @@
 //! The sending half: work requests become trains of datagrams.
 
+mod short;
+
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::time::Instant;
@@ -19,6 +21,8 @@ use crate::recv_queue::SgeList;
 use crate::send_queue::SendQueue;
 use crate::sges::{Gathered, Part, gather};
 use crate::types::{MAX_SGE, Operation, QpCounters, Route, Wc, WcOpcode, WcStatus};
+
+pub use short::ShortSend;
 
 /// Segments with at least this much payload leave from where they lie; smaller ones are copied, because
 /// gathering costs more per segment than copying so few octets.
@@ -148,6 +152,8 @@ pub(super) struct Sends {
     pub(super) pacer: Pacer,
     /// No message begins.
     held: bool,
+    /// Room for the datagram of a [`ShortSend`].
+    short: Vec<u8>,
 }
 
 /// Contents of a train: messages that end in it, and the progress of the next one.
@@ -167,6 +173,7 @@ impl Sends {
             numbering: Numbering::new(msn),
             pacer: Pacer::new(0),
             held: false,
+            short: Vec::new(),
         }
     }
 
@@ -179,6 +186,12 @@ impl Sends {
     #[inline]
     pub(super) fn has_output(&self) -> bool {
         !self.queue.is_empty() && !self.is_held()
+    }
+
+    /// Whether no message is posted, and one may begin.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && !self.held
     }
 
     /// Lets no message begin (`held`), or lets them begin again.

@@ -16,4 +16,4 @@ pub use options::{Completion, NoReceive, RcOptions, RnrLimits};
 pub use post_error::{PostError, PostFailure};
 pub use route::Route;
 pub use timers::earliest;
-pub use work::{MAX_SGE, Operation, RecvWr, Sge, Wc, WcOpcode, WcStatus};
+pub use work::{MAX_SGE, Operation, RecvWr, Sge, ShortData, Wc, WcOpcode, WcStatus};

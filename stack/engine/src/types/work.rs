@@ -21,6 +21,26 @@ pub struct Sge {
     pub lkey: u32,
 }
 
+/// Octets of a message that are in one place.
+#[derive(Debug, Clone, Copy)]
+pub enum ShortData<'a> {
+    /// Registered.
+    Sge(Sge),
+    /// Octets of the program.
+    Inline(&'a [u8]),
+}
+
+impl ShortData<'_> {
+    /// Their number; `None` above 2^32 - 1.
+    #[inline]
+    pub(crate) fn length(&self) -> Option<u32> {
+        match self {
+            Self::Sge(sge) => Some(sge.length),
+            Self::Inline(octets) => u32::try_from(octets.len()).ok(),
+        }
+    }
+}
+
 /// Operation of a send work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {

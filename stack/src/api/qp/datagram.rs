@@ -162,6 +162,12 @@ impl DatagramQp {
         Ok(length)
     }
 
+    /// Whether a work request may have its octets in one element.
+    #[inline]
+    pub(super) fn takes_element(&self) -> bool {
+        self.max_sge > 0
+    }
+
     /// The peer at a QPN of a host, if it can be reached from this QP's socket.
     #[inline]
     pub(super) fn peer(&self, ah: &AddressHandle, qpn: u16) -> Result<Peer, PostError> {

@@ -20,11 +20,11 @@ use crate::driver::qp::core::QpParts;
 use crate::driver::tcp::qp::RcShared;
 use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, Error, Established, MpaConfig, MwType,
-    Pairing, Pd, PostError, PostFailure, QpCounters, RcQpAttr, RecvWr, RnrLimits, Sge,
+    Pairing, Pd, PostError, PostFailure, QpCounters, RcQpAttr, RecvWr, RnrLimits, Sge, ShortData,
 };
 use dgiwarp_engine::cm::oob::Start;
 use dgiwarp_engine::connected::{
-    InlineOctets, MemoryWork, RcData, RcEnd, RcSendWqe, RcWork, ShortData, ShortWr,
+    InlineOctets, MemoryWork, RcData, RcEnd, RcSendWqe, RcWork, ShortWr,
 };
 use dgiwarp_engine::mr::Bind;
 use dgiwarp_engine::recv_queue::{RecvQueue, copy_sges, total_length};

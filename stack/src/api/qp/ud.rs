@@ -4,8 +4,10 @@ use std::ops::Deref;
 
 use super::datagram::{DatagramQp, bind_any};
 use crate::driver::udp::ports::Ports;
-use crate::{Error, Operation, Pd, PostError, PostFailure, ReadMap, SendWr, UdQpAttr};
-use dgiwarp_engine::datagram::SendWqe;
+use crate::{
+    Error, Operation, Pd, PostError, PostFailure, ReadMap, SendWr, ShortData, ShortSendWr, UdQpAttr,
+};
+use dgiwarp_engine::datagram::{SendWqe, ShortSend};
 use dgiwarp_engine::recv_queue::copy_sges;
 
 /// A datagram queue pair. Its QPN is the UDP port of its socket. Dropping it destroys it: sends that the network
@@ -40,7 +42,34 @@ impl UdQp {
     /// # Errors
     /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostFailure> {
+        if let [wr] = wrs
+            && let Some(short) = short(wr)
+            && self.post_short(&short)
+        {
+            return Ok(());
+        }
         self.shared.post(wrs.iter().map(|wr| self.wqe(wr)))
+    }
+
+    /// Posts a Send whose peer shares memory with this QP, and puts it there at once. Returns `false`, and does nothing, where that cannot be:
+    /// [`post_send`](Self::post_send) posts it, or tells why not.
+    #[inline]
+    pub fn post_short(&self, wr: &ShortSendWr<'_>) -> bool {
+        let is_inline = matches!(wr.data, ShortData::Inline(_));
+        if wr.ah.is_group() || !(is_inline || self.takes_element()) {
+            return false;
+        }
+        self.peer(wr.ah, wr.qpn).is_ok_and(|peer| {
+            self.shared.post_short(&ShortSend {
+                wr_id: wr.wr_id,
+                peer,
+                route: wr.ah.route(),
+                qkey: wr.qkey,
+                data: wr.data,
+                signaled: wr.signaled,
+                solicited: wr.solicited,
+            })
+        })
     }
 
     /// Posts all of the sends, in order, or none of them (`ibv_wr_complete(3)`). One that its maker could not make refuses all. Where there are several,
@@ -104,6 +133,23 @@ impl UdQp {
     pub fn set_qkey(&self, qkey: u32) {
         self.shared.run(|inner| inner.engine.set_qkey(qkey));
     }
+}
+
+/// A work request that may be one for a short message.
+#[inline]
+fn short<'a>(wr: &'a SendWr<'_>) -> Option<ShortSendWr<'a>> {
+    let (Operation::Send { immediate: None }, [sge]) = (wr.operation, wr.sges) else {
+        return None;
+    };
+    Some(ShortSendWr {
+        wr_id: wr.wr_id,
+        ah: &wr.destination.ah,
+        qpn: wr.destination.qpn,
+        qkey: wr.destination.qkey,
+        data: ShortData::Sge(*sge),
+        signaled: wr.signaled,
+        solicited: wr.solicited,
+    })
 }
 
 /// Datagram queue pairs of a protection domain.

@@ -40,6 +40,12 @@ impl DirectCompletions {
         self.taken.push(wc);
     }
 
+    /// Whether no place is free, for completions of any queue.
+    #[inline]
+    pub(crate) fn are_full(&self) -> bool {
+        self.taken.len() >= self.places
+    }
+
     /// Whether there is a completion.
     #[inline]
     pub(crate) fn are_taken(&self) -> bool {

@@ -8,6 +8,7 @@ use dgiwarp_engine::same_host::{Carrier, ReceiveCount, SendOrder};
 use dgiwarp_llp_udp::{Peer, Train};
 use dgiwarp_memory::Piece;
 use dgiwarp_memory::lane::{LaneCorrupt, LanePart, Record};
+use dgiwarp_memory::socket::NoCancellation;
 
 use crate::QpCounters;
 use crate::driver::same_host::ends::LaneEnds;
@@ -29,6 +30,17 @@ pub(crate) enum Polled {
     Copied(Received),
     /// A record that is still in the lane.
     Found(Record),
+}
+
+/// What is next in the lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Nothing, nor will there be anything to do until the peer sends.
+    Nothing,
+    /// A record of one datagram that is short.
+    Short(Record),
+    /// Something else.
+    Other,
 }
 
 /// Lanes to a peer and from it.
@@ -92,6 +104,7 @@ impl DatagramLanes {
     /// Ends the lanes: what was sent is received, and the peer sends by its socket from now on.
     pub(crate) fn end(&mut self) {
         if !self.ended {
+            let _guard = NoCancellation::begin();
             self.ended = true;
             self.ends.output.finish(0);
             self.ends.link = None;
@@ -104,7 +117,9 @@ impl DatagramLanes {
         self.ended && self.held.is_none() && (self.broken || is_empty(self))
     }
 
+    #[cold]
     fn corrupt(&mut self, error: LaneCorrupt) {
+        let _guard = NoCancellation::begin();
         tracing::warn!(%error, "the peer broke the shared memory of a datagram queue pair");
         self.broken = true;
         self.end();
@@ -187,6 +202,7 @@ impl DatagramLanes {
         record: Record,
         pieces: &[Piece<'_>],
     ) -> Result<bool, LaneCorrupt> {
+        let _guard = NoCancellation::begin();
         let LaneEnds { output, share, .. } = &mut self.ends;
         output.want_room(ROOM.max(record.octets_in_lane()))?;
         let Some(more) = output.growth() else {
@@ -203,6 +219,39 @@ impl DatagramLanes {
         let rung = port.send(None, Leave::default(), &[], None);
         if rung.is_err_and(|error| error.raw_os_error() == Some(nix::libc::ECONNREFUSED)) {
             self.end();
+        }
+    }
+
+    /// Tells what is next in the lane, and copies it to the front of `buffer` if it is short; it stays there until it is
+    /// [released](Self::release_short).
+    #[inline]
+    pub(crate) fn peek_short(&mut self, buffer: &mut ReceiveBuffer) -> Next {
+        if self.broken || self.ended || self.unannounced || self.held.is_some() {
+            return Next::Other;
+        }
+        match self.ends.input.next_record(LONGEST_COPIED as usize) {
+            Ok(None) => Next::Nothing,
+            Ok(Some(record)) if record.octets == u32::from(record.stride) => {
+                self.ends.input.peek_record(record, buffer.all_octets());
+                Next::Short(record)
+            }
+            // A longer one, or one that is corrupt for others, too.
+            Ok(Some(_)) | Err(_) => Next::Other,
+        }
+    }
+
+    /// The peer, and the address of ours that it sends to.
+    #[inline]
+    pub(crate) const fn names(&self) -> (Peer, Option<IpAddr>) {
+        (self.peer, Some(self.local))
+    }
+
+    /// Releases the record that was [peeked](Self::peek_short).
+    #[inline]
+    pub(crate) fn release_short(&mut self, record: Record, port: &Port) {
+        self.octets_received += u64::from(record.octets);
+        if self.ends.input.release_record(record) {
+            self.ring(port);
         }
     }
 

@@ -1,7 +1,8 @@
 //! Messages through memory that both ends share: short ones without framing and acknowledgements, long ones placed from where they lie.
 
 use super::*;
-use crate::connected::{DirectFront, DirectInput, InlineOctets, ShortData, ShortWr};
+use crate::connected::{DirectFront, DirectInput, InlineOctets, ShortWr};
+use crate::types::ShortData;
 use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_memory::Piece;
 use proptest::prelude::*;

@@ -13,31 +13,13 @@ use crate::connected::zero_copy::StreamSink;
 use crate::mr::Registration;
 use crate::recv_queue::{SgeList, Tables};
 use crate::sges::Gathered;
-use crate::types::{Completion, MAX_SGE, Sge};
+use crate::types::{Completion, MAX_SGE, ShortData};
 use crate::xrc::Xrc;
 
 /// Octets of the longest such message, one segment on every path whose memory both ends share.
 const LONGEST: u32 = 16 << 10;
 /// Octets before the payload: ULPDU_Length and the longer of the two headers.
 const BEFORE: usize = 2 + 18;
-
-/// The local memory of a [`ShortWr`].
-#[derive(Debug, Clone, Copy)]
-pub enum ShortData<'a> {
-    /// Registered.
-    Sge(Sge),
-    /// Octets of the program.
-    Inline(&'a [u8]),
-}
-
-impl ShortData<'_> {
-    fn length(&self) -> Option<u32> {
-        match self {
-            Self::Sge(sge) => Some(sge.length),
-            Self::Inline(octets) => u32::try_from(octets.len()).ok(),
-        }
-    }
-}
 
 /// A work request for a short message whose local memory is in one place, and which waits for none before it.
 #[derive(Debug, Clone, Copy)]

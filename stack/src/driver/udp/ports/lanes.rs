@@ -152,6 +152,21 @@ impl Ports {
         Some((port, lanes.as_deref_mut()?))
     }
 
+    /// Something has come over the lanes at a place.
+    #[inline]
+    pub(crate) fn note_used(&mut self, now: Instant, index: SocketIndex) {
+        if let Some(sibling) = self.sibling_mut(index) {
+            sibling.last_used = now;
+        }
+    }
+
+    /// The lanes at a place and their socket.
+    #[inline]
+    pub(crate) fn lanes_at(&mut self, index: SocketIndex) -> Option<(&Port, &mut DatagramLanes)> {
+        let (port, lanes) = self.with_lanes(index)?;
+        Some((port, lanes))
+    }
+
     /// Receives at a place: from the lane, if there is one, and the socket.
     ///
     /// # Errors

@@ -32,13 +32,19 @@ impl Member for UdShared {
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         next: NextReceive,
-        _direct: &mut DirectCompletions,
+        direct: &mut DirectCompletions,
     ) -> Option<Received> {
-        let _guard = NoCancellation::begin();
         if !self.has_lanes(socket) {
+            let _guard = NoCancellation::begin();
             return self.receive(socket, buffer, next);
         }
-        self.try_run(|inner| self.receive_from_lane(inner, socket, buffer))
+        self.try_run(|inner| {
+            let received = self.receive_short(inner, socket, buffer, direct);
+            received.unwrap_or_else(|| {
+                let _guard = NoCancellation::begin();
+                self.receive_from_lane(inner, socket, buffer)
+            })
+        })
     }
 
     fn want_bells(&self, socket: SocketIndex, wanted: bool) -> bool {
