@@ -8,7 +8,8 @@ use crate::common::node::{Node, SOON};
 use crate::common::{Process, crc32c, now, role, wait_until};
 use dgiwarp::{
     Access, Buffer, Config, Cq, Destination, DropReason, Fault, Operation, RecvWr, Rnic,
-    SameHostMode, UcOperation, UcQp, UcQpAttr, UcSendWr, UdQpAttr, Wc, WcOpcode, WcStatus,
+    SameHostMode, Sge, ShortData, ShortSendWr, UcOperation, UcQp, UcQpAttr, UcSendWr, UdQpAttr, Wc,
+    WcOpcode, WcStatus,
 };
 
 /// Octets of the longest message: two datagrams.
@@ -141,6 +142,60 @@ fn messages_go_through_memory_however_their_ends_wait() {
         let dropped = [a, b].map(|end| end.node.qp.counters().dropped_in_all());
         assert_eq!(dropped, [0, 0]);
     }
+}
+
+/// Octets of the program and registered ones go into memory at once, where the peer shares it and no fault is asked for.
+#[test]
+fn short_sends_are_posted_at_once() {
+    let ends = [(); 2].map(|()| End::new(at_once(), Waits::Polling));
+    let [a, b] = &ends;
+    let to = a.node.to(&b.node.qp);
+    let octets: Vec<u8> = (0..200).collect();
+    let post = |wr_id, data, signaled| {
+        a.node.qp.post_short(&ShortSendWr {
+            wr_id,
+            ah: &to.ah,
+            qpn: to.qpn,
+            qkey: to.qkey,
+            data,
+            signaled,
+            solicited: false,
+        })
+    };
+    assert!(
+        !post(1, ShortData::Inline(&octets), true),
+        "before the peers have met"
+    );
+    ping_pong([a, b], 400);
+    while let Some(wc) = a.node.cq.poll_one().unwrap() {
+        assert_eq!(wc.wr_id, 1000);
+    }
+    let take = |expected: &[u8]| {
+        let wc = b.next();
+        assert_eq!(wc.byte_len as usize, expected.len());
+        let slot = usize::try_from(wc.wr_id).unwrap();
+        let found = b.node.memory.to_vec(slot * LONGEST, expected.len());
+        assert_eq!(found, expected);
+        b.post_recv(slot);
+    };
+    while b.node.cq.poll_one().unwrap().is_some() {}
+    assert!(post(7, ShortData::Inline(&octets), true));
+    a.node.memory.write(0, &octets);
+    assert!(post(8, ShortData::Sge(a.node.mr.sge(10..90)), false));
+    assert!(post(9, ShortData::Inline(&[]), true));
+    for expected in [&octets, &octets[10..90], &[]] {
+        take(expected);
+    }
+    let ids = [a.next(), a.next()].map(|wc| (wc.wr_id, wc.opcode));
+    assert_eq!(ids, [(7, WcOpcode::Send), (9, WcOpcode::Send)]);
+    // Memory that is not the program's to send, and a message that is not short.
+    let foreign = Sge {
+        lkey: 0,
+        ..a.node.mr.sge(0..64)
+    };
+    assert!(!post(10, ShortData::Sge(foreign), true));
+    assert!(!post(11, ShortData::Sge(a.node.mr.sge(0..2000)), true));
+    assert!(a.node.cq.poll_one().unwrap().is_none());
 }
 
 /// Octets of each message of a burst, and messages of one: 1.5 MB are under way, and a lane has 1 MiB.
