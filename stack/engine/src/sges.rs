@@ -197,20 +197,41 @@ pub(super) fn gather(
     Ok(())
 }
 
-/// Places a payload in one element, behind a header that may be empty, if they fit it and its pages do not come on demand. Returns whether they did.
+/// Place of `length` octets in one element, if they fit it and its pages do not come on demand.
 #[inline]
-pub(super) fn place_in_one(
+fn sole_sink<'v>(
+    view: &'v LocalView<'_>,
+    pd: PdId,
+    sges: &[Sge],
+    length: usize,
+) -> Option<RegionSlice<'v>> {
+    let ([sge], Ok(length)) = (sges, u32::try_from(length)) else {
+        return None;
+    };
+    let slice = view.resident_sink(pd, Sge { length, ..*sge });
+    slice.filter(|_| length <= sge.length)
+}
+
+/// Places octets in one element, if they fit it and its pages do not come on demand. Returns whether they did.
+#[inline]
+pub(super) fn place_in_one(view: &LocalView<'_>, pd: PdId, sges: &[Sge], octets: &[u8]) -> bool {
+    let Some(slice) = sole_sink(view, pd, sges, octets.len()) else {
+        return false;
+    };
+    dgiwarp_memory::guard(|| slice.place(octets));
+    true
+}
+
+/// As [`place_in_one`], of a payload behind a header.
+#[inline]
+pub(super) fn place_in_one_behind(
     view: &LocalView<'_>,
     pd: PdId,
     sges: &[Sge],
     header: &[u8],
     payload: PayloadSlice<'_, [u8]>,
 ) -> bool {
-    let ([sge], Ok(length)) = (sges, u32::try_from(header.len() + payload.len())) else {
-        return false;
-    };
-    let slice = view.resident_sink(pd, Sge { length, ..*sge });
-    let Some(slice) = slice.filter(|_| length <= sge.length) else {
+    let Some(slice) = sole_sink(view, pd, sges, header.len() + payload.len()) else {
         return false;
     };
     let parts = (

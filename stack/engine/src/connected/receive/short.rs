@@ -132,7 +132,7 @@ impl RcEngine {
         let view = tables.mrs.view_local();
         loop {
             let (send, length) = (next.send, next.length);
-            let place = |sges: &[Sge]| place_in_one(&view, pd, sges, &[], send.payload.into());
+            let place = |sges: &[Sge]| place_in_one(&view, pd, sges, send.payload);
             let Some(wr_id) = receives.take_placed(length, place) else {
                 break;
             };

@@ -11,7 +11,7 @@ use crate::cq_ring::CompletionSink;
 use crate::datagram::UdEngine;
 use crate::datagram::grh::{self, GRH_LEN};
 use crate::recv_queue::Tables;
-use crate::sges::place_in_one;
+use crate::sges::place_in_one_behind;
 use crate::types::{Wc, WcOpcode};
 
 impl UdEngine {
@@ -66,7 +66,7 @@ impl UdEngine {
         let mut receives = queue.lock_head();
         let view = tables.mrs.view_local();
         let wr_id = receives.take_placed(with_grh, |sges| {
-            place_in_one(&view, pd, sges, before, payload)
+            place_in_one_behind(&view, pd, sges, before, payload)
         })?;
         drop(view);
         receives.unlock(completions);
