@@ -309,6 +309,12 @@ impl Stream {
         self.outstanding == 0 && self.pending.is_none() || !self.connected
     }
 
+    /// Whether this end may send, and all room at the peer is used: the peer has read less than was sent.
+    #[must_use]
+    pub fn fills_peer(&self) -> bool {
+        self.writable && self.outgoing.fills_target() && self.wants_target().is_none()
+    }
+
     /// Octets that have come and were not taken.
     #[must_use]
     pub fn buffered(&self) -> usize {

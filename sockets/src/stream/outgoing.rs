@@ -93,7 +93,12 @@ impl Outgoing {
     }
 
     pub(super) fn can_send(&self) -> bool {
-        self.has_room() && self.credits() > 0 && self.target.length > 0
+        self.has_room() && self.credits() > 0 && !self.fills_target()
+    }
+
+    /// Whether all of the room at the peer is used.
+    pub(super) fn fills_target(&self) -> bool {
+        self.target.length == 0
     }
 
     fn has_room(&self) -> bool {

@@ -13,6 +13,7 @@ import struct
 import sys
 import tempfile
 import termios
+import threading
 import time
 
 FAMILY, HOST = {
@@ -144,6 +145,31 @@ def full(server):
     show("drained", come(one, select.POLLOUT), one.send(b"more"), other.recv(4))
     one.close()
     other.close()
+
+
+def unread(server):
+    for wait in "poll", "error", "block":
+        one, other = pair(server)
+        one.setblocking(False)
+        while attempt(one.send, bytes(1 << 16)) != "EAGAIN":
+            pass
+        if wait == "block":
+            one.setblocking(True)
+            closer = threading.Timer(0.2, other.close)
+            closer.start()
+            while not isinstance(result := attempt(one.send, bytes(1 << 16)), str):
+                pass
+            show("blocked", result)
+            closer.join()
+        else:
+            other.close()
+            show("unread", come(one, select.POLLRDHUP), ready(one))
+            if wait == "error":
+                show("error", one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+            else:
+                show("first", attempt(one.send, b"x"))
+        show("then", attempt(one.send, b"x"), attempt(one.recv, 1), ready(one))
+        one.close()
 
 
 def ends(server):
@@ -313,6 +339,7 @@ names_and_options(server)
 octets(server)
 times(server)
 full(server)
+unread(server)
 ends(server)
 duplicates(server)
 epoll(server, False)

@@ -282,6 +282,7 @@ impl Connection {
         }
         let n = usize::try_from(wc.wr_id & !RECEIVE).unwrap_or(0);
         let before = data.levels();
+        let filled = data.stream.as_ref().is_some_and(Stream::fills_peer);
         if let Some(stream) = &mut data.stream {
             let taken = match wc.immediate {
                 Some(word) => stream.handle_word(word),
@@ -298,6 +299,9 @@ impl Connection {
                 self.qp.flush();
                 return;
             }
+        }
+        if filled && !data.is_connected() {
+            data.note_reset();
         }
         let after = data.levels();
         if (before.1, before.2) != (after.1, after.2) {

@@ -79,6 +79,13 @@ impl Data {
         }
     }
 
+    /// The peer has disconnected with octets unread: TCP sends a RST in place of the FIN then (RFC 1122 §4.2.2.13).
+    pub(in crate::rsocket) fn note_reset(&mut self) {
+        if let Some(tcp) = &mut self.tcp {
+            tcp.fail(Errno::ECONNRESET);
+        }
+    }
+
     /// Octets were sent to a peer that has closed.
     pub(in crate::rsocket) fn lose_octets(&mut self) {
         if let Some(tcp) = &mut self.tcp {
