@@ -32,7 +32,7 @@ pub(crate) enum Polled {
     Found(Record),
 }
 
-/// What is next in the lane.
+/// The front of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing, nor will there be anything to do until the peer sends.

@@ -79,7 +79,7 @@ impl Data {
         }
     }
 
-    /// The peer has disconnected with octets unread: TCP sends a RST in place of the FIN then (RFC 1122 §4.2.2.13).
+    /// The peer has disconnected with octets unread: TCP sends a RST in place of the FIN then.
     pub(in crate::rsocket) fn note_reset(&mut self) {
         if let Some(tcp) = &mut self.tcp {
             tcp.fail(Errno::ECONNRESET);
