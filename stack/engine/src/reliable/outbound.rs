@@ -456,7 +456,10 @@ impl Outbound {
         };
         posted.response.message = Some(header.message);
         if placed.is_err() {
-            self.broken = Some((peer, token, WcStatus::LocalProtection));
+            let status = WcStatus::LocalProtection;
+            // The response may be whole.
+            posted.outcome = Some(Outcome::Failed(status));
+            self.broken = Some((peer, token, status));
         }
         Verdict::Placed
     }
