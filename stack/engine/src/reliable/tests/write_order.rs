@@ -220,3 +220,45 @@ fn of_writes_to_the_same_octets_the_latest_wins() {
         assert_eq!(latest, WRITES, "seed {seed}");
     }
 }
+
+/// Two Writes that were lost come again in one datagram, the one between them before it: none is overtaken within the datagram either.
+#[test]
+fn a_write_that_waits_is_placed_between_two_of_one_datagram() {
+    let mut now = origin();
+    let mut ends = pair(now, 5, 4);
+    ends[0].send(0, 2, 0, 10);
+    talk(&mut now, 50 * MS, &mut ends, |_| false);
+    // The first three go to one place.
+    for number in 1..=12 {
+        let at = if number <= 3 {
+            0
+        } else {
+            100 * usize::from(number)
+        };
+        let from = TARGET + 8 * usize::from(number);
+        ends[0].memory.write(from, &[number; 8]);
+        write_to(&mut ends, number.into(), (from, TARGET + at), 8, None);
+        ends[0].pump(now);
+        now += MS / 10;
+    }
+    let mut count = 0;
+    let mut seen = vec![0];
+    for _ in 0..2000 {
+        ends[0].pump(now);
+        while let Some((_, datagram)) = ends[0].wire.0.pop_front() {
+            count += 1;
+            if count != 1 && count != 3 {
+                ends[1].take(now, address(1), &datagram);
+                seen.push(ends[1].memory.to_vec(TARGET, 1)[0]);
+            }
+        }
+        ends[1].pump(now);
+        while let Some((_, datagram)) = ends[1].wire.0.pop_front() {
+            ends[0].take(now, address(2), &datagram);
+        }
+        now += MS / 10;
+    }
+    assert_eq!(ends[0].sent().len(), 13);
+    seen.dedup();
+    assert_eq!(seen, [0, 3], "both came in one datagram");
+}
