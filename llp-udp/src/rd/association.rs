@@ -298,6 +298,13 @@ impl Association {
         true
     }
 
+    /// A message is posted. Where the peer was greeted in vain so far, its silence counts from now on.
+    pub(super) fn expect_from(&mut self, now: Instant) {
+        if self.peer_id.is_none() && self.outbound.is_empty() && self.unanswered.is_some() {
+            self.unanswered = Some(now);
+        }
+    }
+
     /// Grants receives beyond those granted before.
     pub(super) const fn grant(&mut self, more: u32) {
         self.grant.receives = self.grant.receives.wrapping_add(more);

@@ -154,6 +154,13 @@ impl Endpoint {
         association.map_or(0, |it| it.outbound.len())
     }
 
+    /// Whether messages wait because a peer has no receive for them.
+    #[must_use]
+    pub fn waits_for_receives(&self) -> bool {
+        let mut associations = self.table.iter();
+        associations.any(|it| it.outbound.refused_until().is_some())
+    }
+
     /// Posts a message to a peer, to which datagrams have at most `datagram` octets.
     pub fn post(&mut self, now: Instant, peer: Peer, datagram: u16, post: Post) {
         let at = match self.table.find(peer) {
@@ -162,6 +169,7 @@ impl Endpoint {
         };
         if let Some(association) = self.table.get_mut(at) {
             association.set_datagram(&self.config, datagram);
+            association.expect_from(now);
             association.outbound.post(post);
         }
         self.touch(at);

@@ -11,6 +11,8 @@ use dgiwarp_llp_udp::rd::Lives;
 
 use crate::api::qp::rc::wqe;
 use crate::driver::cm::rd_carrier::{Carrier, Connected};
+use crate::driver::device::clock;
+use crate::driver::udp::rd_qp::paired;
 use crate::{
     Access, AddressHandle, DatagramConnectError, Error, Pd, PostError, PostFailure, QpAttr,
     QpCounters, RcQp, RcQpAttr, RcSendWr, RdQp, RdQpAttr, RecvWr, RnrLimits,
@@ -22,6 +24,8 @@ mod connection;
 
 /// Delay of a peer after RNR, unless the program sets one.
 const RNR_DELAY: Duration = Duration::from_millis(1);
+/// RNR retries without a limit.
+const UNLIMITED_RETRIES: u8 = 7;
 /// Silence of a peer that a program with unlimited retries endures: no clock reaches it.
 const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 
@@ -100,6 +104,7 @@ impl RcRdQp {
             rq_psn,
         });
         self.carrier.agree();
+        paired::enter(&self.qp.shared, ah.destination());
         Ok(())
     }
 
@@ -118,6 +123,11 @@ impl RcRdQp {
             inner.engine.set_lives(Lives { own: sq_psn, peer });
             inner.engine.set_ord(ord);
             inner.engine.set_unreachable(patience.unwrap_or(FOR_EVER));
+            // A peer that is ready is heard of, and with it that it is there.
+            if let Some(connected) = &*connected {
+                inner.engine.greet_peer(clock::now(), &connected.route);
+                self.qp.shared.work(inner);
+            }
         });
     }
 
@@ -128,14 +138,16 @@ impl RcRdQp {
         self.tcp.allow(access);
     }
 
-    /// Sets the limits of messages that find no posted receive (`rnr_retry` and `min_rnr_timer` of `ibv_modify_qp(3)`). The peer's own retries count for its messages.
+    /// Sets the limits of messages that find no posted receive (`rnr_retry` and `min_rnr_timer` of `ibv_modify_qp(3)`). Without `peer_retries` the peer's own count for its messages.
     pub fn limit_rnr(&self, limits: RnrLimits) {
         self.tcp.limit_rnr(limits);
         self.qp.set_rnr_retries(limits.retries.map(u32::from));
         let delay = limits.timer.unwrap_or(RNR_DELAY);
-        self.qp
-            .shared
-            .run(|inner| inner.engine.set_rnr_delay(delay));
+        let of_peer = limits.peer_retries.filter(|it| *it < UNLIMITED_RETRIES);
+        self.qp.shared.run(|inner| {
+            inner.engine.set_rnr_delay(delay);
+            inner.engine.limit_peer_retries(of_peer.map(u32::from));
+        });
     }
 
     /// Whether a message of the peer raises [`AsyncEvent::CommunicationEstablished`](crate::AsyncEvent::CommunicationEstablished), once, as
@@ -208,16 +220,17 @@ impl RcRdQp {
         }
         let posted = self.qp.post_recv(wrs);
         if self.is_over() {
-            self.flush();
+            self.qp.flush();
         }
         posted
     }
 
-    /// Ends the queue pair, and flushes everything posted (`ibv_modify_qp(3)` to the error state), as the peer learns. Receives that are posted later are flushed, too.
+    /// Ends the queue pair, and flushes everything posted (`ibv_modify_qp(3)` to the error state), as the peer learns. Work requests that need no receive of the peer, or have
+    /// one, get a second to be placed before. Receives that are posted later are flushed, too.
     pub fn flush(&self) {
         match self.tcp() {
             Some(tcp) => tcp.flush(),
-            None => self.qp.flush(),
+            None => self.qp.shared.flush_behind_posted(),
         }
         if let Some(events) = self.events.get() {
             events.flush();

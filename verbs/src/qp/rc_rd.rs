@@ -4,6 +4,7 @@ use crate::abi::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_DEST_QPN, IBV_QP_MIN_RNR_TIMER, IBV_QP_RNR_RETRY, IBV_QP_SQ_PSN,
 };
 use crate::device::context::Context;
+use crate::device::persona::{self, Persona};
 use crate::mem::mr::{Pd, remote_access};
 use crate::qp::ah;
 use crate::qp::queue_pair::CM_PEER;
@@ -59,7 +60,9 @@ pub(super) fn connect(
     if mask & IBV_QP_ACCESS_FLAGS != 0 {
         qp.allow(remote_access(after.access_flags));
     }
-    if mask & (IBV_QP_RNR_RETRY | IBV_QP_MIN_RNR_TIMER) != 0 {
+    // An RNIC has no RNR retries.
+    if mask & (IBV_QP_RNR_RETRY | IBV_QP_MIN_RNR_TIMER) != 0 && persona::present() != Persona::Iwarp
+    {
         // `rnr_retry` comes with RTS.
         let has_retries = after.state != QpState::ReadyToReceive;
         qp.limit_rnr(RnrLimits {

@@ -10,6 +10,8 @@ use crate::rd::frame::{Placed, SegmentHeader};
 const ALTERNATING: usize = 4;
 /// Longest delay after RNR.
 const MOST_RNR_DELAY: Duration = Duration::from_secs(1);
+/// Least time that RNR retries of an RC queue pair take, if there are any.
+const LEAST_RETRIES_TAKE: Duration = Duration::from_millis(100);
 
 /// A message to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +52,8 @@ struct Message {
     /// Segments that are acknowledged.
     acked: u32,
     refusals: u32,
+    /// Time of the first of these.
+    refused: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -273,6 +277,7 @@ impl Outbound {
                 begun: 0,
                 acked: 0,
                 refusals: 0,
+                refused: None,
             }));
             self.active.push_back(number);
         }
@@ -366,7 +371,8 @@ impl Outbound {
         segment.state = State::Refused;
         let owner = segment.message;
         // One behind a message that is not placed yet may have been refused for that one alone.
-        let counts = !self.in_turn || owner == self.base;
+        let in_turn = self.in_turn;
+        let counts = !in_turn || owner == self.base;
         self.refused.push_back(number);
         let waits = self.parked.contains(&owner);
         let Some(message) = self.message_mut(owner) else {
@@ -377,7 +383,12 @@ impl Outbound {
         }
         let refusals = message.refusals;
         let token = message.post.token;
-        if retries.is_some_and(|retries| refusals > retries) {
+        let since = *message.refused.get_or_insert(now);
+        if let Some(retries) = retries
+            && refusals > retries
+            // The peer's program may have no core for a moment.
+            && (!in_turn || retries == 0 || since + LEAST_RETRIES_TAKE <= now)
+        {
             return Err(RetriesExceeded { token });
         }
         if !waits {

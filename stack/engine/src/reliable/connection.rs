@@ -3,12 +3,16 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dgiwarp_ddp::error::{TaggedError, UntaggedError};
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_llp_udp::rd::frame::CloseReason;
 use dgiwarp_llp_udp::rd::{Cause, Event, Lives, Verdict};
 use dgiwarp_memory::Access;
+use dgiwarp_rdmap::stream::StreamError;
 
 use super::outbound::{Outcome, longest};
+use super::responder::Broken;
+use super::segment::{control_of, refuse};
 use super::write_order::{WriteOrder, is_before};
 use super::{RdEngine, inbound};
 use crate::cq_ring::CompletionSink;
@@ -17,14 +21,63 @@ use crate::types::{AsyncEvent, Route, WcStatus};
 
 /// Time from the peer's orderly end, or from the post of what needs the peer, to its failure: retries take their time.
 const RETRIES_TAKE: Duration = Duration::from_secs(1);
+/// Time from the end of the peer's process, which sent no CLOSE, to the end of this QP: a program that only polls learns it.
+const LOSS_TAKES: Duration = Duration::from_secs(3);
 
 /// State of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Up,
-    /// The peer ended it in order. Work requests that need the peer fail then.
+    /// The peer ended it. Work requests that need the peer fail then, and all else does.
     PeerLeft(Option<Instant>),
+    /// The program disconnected: it ends when all that was posted is placed, or then.
+    Leaving(Instant),
     Over,
+}
+
+/// Least time that RNR retries take, if there are any: this end's program may have no core for a moment.
+const LEAST_RETRIES_TAKE: Duration = Duration::from_millis(100);
+
+/// RNR retries of the peer's messages (`rnr_retry_count` of `rdma_connect(3)`).
+#[derive(Debug, Clone, Copy, Default)]
+struct PeerRetries {
+    limit: Option<u32>,
+    refused: Option<Refused>,
+}
+
+/// RNRs of the message that is the first which is not delivered.
+#[derive(Debug, Clone, Copy)]
+struct Refused {
+    message: u32,
+    count: u32,
+    /// When the first and the last were counted.
+    since: Instant,
+    last: Instant,
+}
+
+impl PeerRetries {
+    /// Counts an RNR. Several segments of a message are refused at a time: these are one. Returns whether there were more than the limit.
+    fn count(&mut self, now: Instant, message: u32, delay: Duration) -> bool {
+        let Some(limit) = self.limit else {
+            return false;
+        };
+        let first = Refused {
+            message,
+            count: 0,
+            since: now,
+            last: now,
+        };
+        let refused = self.refused.insert(
+            self.refused
+                .filter(|it| it.message == message)
+                .unwrap_or(first),
+        );
+        if refused.count == 0 || refused.last + delay / 2 <= now {
+            refused.count += 1;
+            refused.last = now;
+        }
+        refused.count > limit && (limit == 0 || refused.since + LEAST_RETRIES_TAKE <= now)
+    }
 }
 
 /// The one peer of an RC QP.
@@ -37,10 +90,18 @@ pub(super) struct Connection {
     state: State,
     /// Message of the peer's that found no receive: nothing behind it is taken before it has one.
     unready: Option<u32>,
+    /// RNR retries of the peer's messages that this end limits, and those of the message that is next.
+    retries: PeerRetries,
     /// The next segment of the peer raises [`AsyncEvent::CommunicationEstablished`].
     awaits_first: bool,
+    /// A datagram of the peer was taken.
+    heard: bool,
     /// A response of ours failed at the peer.
     broken: bool,
+    /// A message found no receive at the peer, whose program did nothing wrong.
+    unreceived: bool,
+    /// The error of the peer's message is raised.
+    raised: bool,
     /// Order in which segments of Writes are placed.
     pub(super) order: WriteOrder,
 }
@@ -53,8 +114,12 @@ impl Connection {
             host: None,
             state: State::Up,
             unready: None,
+            retries: PeerRetries::default(),
             awaits_first: false,
+            heard: false,
             broken: false,
+            unreceived: false,
+            raised: false,
             order: WriteOrder::default(),
         }
     }
@@ -73,8 +138,9 @@ impl Connection {
         self.peer.is_none() && self.host.is_some()
     }
 
-    pub(super) fn is_up(&self) -> bool {
-        self.state == State::Up
+    /// Whether work requests are carried out.
+    pub(super) const fn is_up(&self) -> bool {
+        matches!(self.state, State::Up | State::Leaving(_))
     }
 
     /// Whether a message of the peer is behind one that failed.
@@ -95,6 +161,29 @@ impl Connection {
         self.order.refuse(message);
     }
 
+    /// Raises the error of the first message that failed here, unless a completion reports it.
+    pub(super) fn raise(&mut self, control: u32, completions: &mut impl CompletionSink) {
+        if !std::mem::replace(&mut self.raised, true)
+            && let Some(event) = event(control, self.qpn)
+        {
+            completions.event(event);
+        }
+    }
+
+    /// The verdict on a segment of a message whose turn it is: with no more RNR retries the message fails.
+    pub(super) fn limit(
+        &mut self,
+        now: Instant,
+        message: u32,
+        delay: Duration,
+        verdict: Verdict,
+    ) -> Verdict {
+        if verdict == Verdict::NotReady && self.retries.count(now, message, delay) {
+            return refuse(UntaggedError::NoBuffer.into());
+        }
+        verdict
+    }
+
     /// Takes note of the verdict on a segment.
     #[inline]
     pub(super) fn note(
@@ -104,7 +193,10 @@ impl Connection {
         completions: &mut impl CompletionSink,
     ) {
         match verdict {
-            Verdict::Failed(_) => self.refuse(message),
+            Verdict::Failed(control) => {
+                self.refuse(message);
+                self.raise(control, completions);
+            }
             Verdict::NotReady if self.unready.is_none_or(|it| is_before(message, it)) => {
                 self.unready = Some(message);
             }
@@ -127,8 +219,21 @@ impl Connection {
     pub(super) const fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::PeerLeft(until) => until,
+            State::Leaving(until) => Some(until),
             State::Up | State::Over => None,
         }
+    }
+}
+
+/// The event of a message of the peer that failed, as InfiniBand's responders raise it, by Terminate Control (§9).
+fn event(control: u32, qpn: u32) -> Option<AsyncEvent> {
+    let [layer_and_type, code, _, _] = control.to_be_bytes();
+    match (layer_and_type >> 4, layer_and_type & 0x0f, code) {
+        // The buffer of a request or a tagged message; an atomic that is not aligned.
+        (0 | 1, 1, _) | (0, 2, 0x07) => Some(AsyncEvent::QpAccessError { qpn }),
+        // No receive, or one that is too short or not registered: completions report these.
+        (1, 2, 0x02 | 0x05) | (0, 0, _) => None,
+        (_, _, _) => Some(AsyncEvent::QpRequestError { qpn }),
     }
 }
 
@@ -161,12 +266,13 @@ impl RdEngine {
         true
     }
 
-    /// The peer's port is known once it has an association.
+    /// A datagram of the peer was taken. Its port is known once it has an association.
     pub(super) fn learn_peer(&mut self, from: Peer) {
-        if let Some(connection) = &mut self.connection
-            && connection.awaits_peer()
-            && self.endpoint.associations() > 0
-        {
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        connection.heard = true;
+        if connection.awaits_peer() && self.endpoint.associations() > 0 {
             connection.peer = Some(from);
             self.outbound.redirect(from);
         }
@@ -200,6 +306,13 @@ impl RdEngine {
     pub const fn set_rnr_delay(&mut self, delay: Duration) {
         self.config.rd.rnr_delay = delay;
         self.endpoint.set_rnr_delay(delay);
+    }
+
+    /// Sets how often messages of the peer may find no receive before they fail; `None` for no limit.
+    pub const fn limit_peer_retries(&mut self, retries: Option<u32>) {
+        if let Some(connection) = &mut self.connection {
+            connection.retries.limit = retries;
+        }
     }
 
     /// Sets the rights that the peer has not, whatever its keys grant.
@@ -245,13 +358,15 @@ impl RdEngine {
                 state: State::PeerLeft(until),
                 ..
             }) => {
-                if until.is_none() && self.outbound.has_any() {
-                    *until = Some(now + RETRIES_TAKE);
+                if self.outbound.has_any() {
+                    let fails = now + RETRIES_TAKE;
+                    *until = Some(until.map_or(fails, |it| it.min(fails)));
                 }
             }
             Some(connection) if connection.awaits_peer() => {}
             Some(Connection {
-                state: State::Up, ..
+                state: State::Up | State::Leaving(_),
+                ..
             })
             | None => {
                 self.outbound
@@ -270,6 +385,9 @@ impl RdEngine {
         completions: &mut impl CompletionSink,
     ) {
         if matches!(cause, Cause::Remote(_) | Cause::RnrRetries) {
+            if let Some(connection) = &mut self.connection {
+                connection.unreceived |= cause == Cause::RnrRetries;
+            }
             self.outbound
                 .end(peer, token, Outcome::of(cause), completions);
         }
@@ -288,12 +406,16 @@ impl RdEngine {
     }
 
     /// A Write failed when a segment of it was placed behind those before: its sender learns it.
-    pub(super) fn refuse_late(&mut self, now: Instant, peer: Peer) {
-        let failed = self
-            .connection
-            .as_mut()
-            .and_then(|it| it.order.take_failed());
-        if let Some((message, control)) = failed {
+    pub(super) fn refuse_late(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        completions: &mut impl CompletionSink,
+    ) {
+        if let Some(connection) = &mut self.connection
+            && let Some((message, control)) = connection.order.take_failed()
+        {
+            connection.raise(control, completions);
             self.endpoint.refuse(now, peer, message, control);
         }
     }
@@ -306,6 +428,11 @@ impl RdEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
+        // A peer that is not ready yet is greeted in vain: it greets when it is.
+        let early = cause == Cause::Unreachable && !self.outbound.has_begun();
+        if early && self.connection.as_ref().is_some_and(|it| !it.heard) {
+            return;
+        }
         self.endpoint.stop_accepting();
         self.inbound.end_failed(peer, completions);
         self.inbound.forget(peer, tables.recv_queue);
@@ -314,10 +441,12 @@ impl RdEngine {
             return;
         };
         connection.order.clear();
-        if connection.state != State::Up {
+        if !connection.is_up() {
             return;
         }
+        let leaves = connection.state != State::Up;
         let status = match cause {
+            Cause::Closed(CloseReason::Done | CloseReason::Other(_)) if leaves => WcStatus::Flushed,
             Cause::Closed(CloseReason::Done | CloseReason::Other(_)) => {
                 connection.state = State::PeerLeft(None);
                 return;
@@ -334,6 +463,47 @@ impl RdEngine {
         self.end_connection(now, status, tables, completions);
     }
 
+    /// A response cannot be written: the requester learns that its request failed. Returns whether the QP is an RC QP.
+    pub(super) fn refuse_response(
+        &mut self,
+        now: Instant,
+        response: Broken,
+        completions: &mut impl CompletionSink,
+    ) -> bool {
+        let Some(connection) = &mut self.connection else {
+            return false;
+        };
+        if !response.again {
+            let control = control_of(StreamError::Source(TaggedError::Access));
+            connection.refuse(response.request);
+            connection.raise(control, completions);
+            self.endpoint
+                .refuse(now, response.peer, response.request, control);
+        }
+        true
+    }
+
+    /// The peer ended the connection: in order, if its CLOSE has come.
+    pub fn peer_left(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        let up = self.connection.as_mut().filter(|it| it.is_up());
+        if let Some(peer) = up.and_then(|it| it.peer) {
+            let cause = Cause::Closed(CloseReason::Done);
+            self.connection_ended(now, (peer, cause), tables, completions);
+            if let Some(connection) = &mut self.connection
+                && connection.state == State::PeerLeft(None)
+            {
+                connection.state = State::PeerLeft(Some(now + LOSS_TAKES));
+            }
+            self.endpoint.close(now, peer);
+            self.handle_events(now, tables, completions);
+        }
+    }
+
     /// Ends the connection for a work request that failed.
     pub(super) fn settle_connection(
         &mut self,
@@ -347,19 +517,43 @@ impl RdEngine {
         let fails = connection.broken || self.outbound.has_failed();
         if fails && connection.state != State::Over {
             self.end_connection(now, WcStatus::Flushed, tables, completions);
+        } else if matches!(connection.state, State::Leaving(_)) && self.outbound.len() == 0 {
+            self.flush(now, tables, completions);
         }
     }
 
-    /// Work requests that need a peer that left fail, once it is time.
+    /// Ends the connection in order: when all that was accepted is placed at the peer, at `latest` otherwise. Whether the program posts more does not matter then.
+    pub fn disconnect(
+        &mut self,
+        now: Instant,
+        latest: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        match &mut self.connection {
+            Some(connection) if connection.state == State::Up => {
+                connection.state = State::Leaving(latest);
+                self.post(now, tables, completions);
+                self.settle_connection(now, tables, completions);
+            }
+            Some(connection) if matches!(connection.state, State::Leaving(_)) => {}
+            _ => self.flush(now, tables, completions),
+        }
+    }
+
+    /// Work requests that need a peer that left fail, once it is time, and those of a QP that leaves.
     pub(super) fn give_up(
         &mut self,
         now: Instant,
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
-        let due = self.connection.as_ref().and_then(Connection::poll_timeout);
-        if due.is_some_and(|due| due <= now) {
-            self.end_connection(now, WcStatus::RetryExceeded, tables, completions);
+        match self.connection.as_ref().map(|it| it.state) {
+            Some(State::PeerLeft(Some(due))) if due <= now => {
+                self.end_connection(now, WcStatus::RetryExceeded, tables, completions);
+            }
+            Some(State::Leaving(due)) if due <= now => self.flush(now, tables, completions),
+            _ => {}
         }
     }
 
@@ -378,8 +572,14 @@ impl RdEngine {
         connection.order.clear();
         self.endpoint.stop_accepting();
         self.sq_drain.abandon();
+        let unreceived = connection.unreceived;
         if let Some(peer) = connection.peer {
-            self.endpoint.fail(now, peer);
+            // As on InfiniBand, a responder without a receive stays ready.
+            if unreceived {
+                self.endpoint.close(now, peer);
+            } else {
+                self.endpoint.fail(now, peer);
+            }
             self.inbound.end_failed(peer, completions);
             self.inbound.forget(peer, tables.recv_queue);
             self.responder.forget(peer);

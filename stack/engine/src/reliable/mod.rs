@@ -238,6 +238,7 @@ impl RdEngine {
                     outbound,
                     responder,
                     connection,
+                    config,
                     ..
                 } = self;
                 let handled = endpoint.handle_input(
@@ -265,14 +266,20 @@ impl RdEngine {
                             Ok(Segment::Part(part)) => match connection {
                                 Some(connection) => {
                                     let segment = (header, before);
-                                    connection.order.arrive(
+                                    let verdict = connection.order.arrive(
                                         inbound,
                                         source,
                                         segment,
                                         part,
                                         tables,
                                         completions,
-                                    )
+                                    );
+                                    if before.delivered {
+                                        let delay = config.rd.rnr_delay;
+                                        connection.limit(now, header.message, delay, verdict)
+                                    } else {
+                                        verdict
+                                    }
                                 }
                                 None => {
                                     let segment = (header, before.missing);
@@ -305,7 +312,7 @@ impl RdEngine {
             };
             match handled {
                 Ok(()) => {
-                    self.refuse_late(now, arrival.from);
+                    self.refuse_late(now, arrival.from, completions);
                     self.learn_peer(arrival.from);
                     self.counters.count_received(datagram.len());
                 }
@@ -315,7 +322,7 @@ impl RdEngine {
                 }
             }
             self.handle_events(now, tables, completions);
-            if self.end_broken(now) {
+            if self.end_broken(now, completions) {
                 self.handle_events(now, tables, completions);
             }
         }
@@ -339,15 +346,17 @@ impl RdEngine {
     }
 
     /// Ends the association of a message that failed at this end. Returns whether one did.
-    fn end_broken(&mut self, now: Instant) -> bool {
-        let mut peers = [self.responder.take_broken(), None];
-        if let Some((peer, token, status)) = self.outbound.take_broken() {
+    fn end_broken(&mut self, now: Instant, completions: &mut impl CompletionSink) -> bool {
+        let (of_response, of_request) = (self.responder.take_broken(), self.outbound.take_broken());
+        let broken = of_response.is_some() || of_request.is_some();
+        if let Some((peer, token, status)) = of_request {
             self.outbound.break_off(token, status);
-            peers[1] = Some(peer);
-        }
-        let broken = peers.iter().flatten().count() > 0;
-        for peer in peers.into_iter().flatten() {
             self.endpoint.fail(now, peer);
+        }
+        if let Some(response) = of_response
+            && !self.refuse_response(now, response, completions)
+        {
+            self.endpoint.fail(now, response.peer);
         }
         broken
     }
@@ -461,7 +470,7 @@ impl RdEngine {
             let placed = connection
                 .order
                 .release_delivered(inbound, named, tables, completions);
-            self.refuse_late(now, peer);
+            self.refuse_late(now, peer, completions);
             if !placed {
                 return;
             }
@@ -470,10 +479,11 @@ impl RdEngine {
             || self
                 .responder
                 .deliver(now, (peer, message), tables.mrs, &mut self.endpoint);
-        if let Some(refused) = self.responder.take_refused()
+        if let Some((refused, control)) = self.responder.take_refused()
             && let Some(connection) = &mut self.connection
         {
             connection.refuse(refused);
+            connection.raise(control, completions);
         }
         if !taken && self.outbound.deliver(peer, message, completions) {
             let awaits = self.connection.is_some() || self.outbound.has_requests(peer);
@@ -514,6 +524,12 @@ impl RdEngine {
             return 0;
         }
         self.outbound.len()
+    }
+
+    /// Whether messages are on the way, or have not left, and none waits for a receive of a peer.
+    #[must_use]
+    pub fn is_sending(&self) -> bool {
+        self.outstanding() > 0 && !self.endpoint.waits_for_receives()
     }
 
     /// Ends all associations: the next [`transmit`](Self::transmit) sends CLOSE to the peers, and messages that are not placed there end with `Flushed`.

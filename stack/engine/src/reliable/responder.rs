@@ -56,6 +56,9 @@ enum Body {
 #[derive(Debug)]
 struct Response {
     peer: Peer,
+    /// Message of its request.
+    message: u32,
+    is_broken: bool,
     body: Body,
 }
 
@@ -65,6 +68,16 @@ enum Path {
     Known(Route),
     /// As long datagrams as the association has.
     Unknown,
+}
+
+/// A response that cannot be written, because its memory is not registered any more, or has no pages.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Broken {
+    pub(super) peer: Peer,
+    /// Message of its request.
+    pub(super) request: u32,
+    /// It could not be written before.
+    pub(super) again: bool,
 }
 
 /// The target of the peers' requests.
@@ -78,10 +91,10 @@ pub(super) struct Responder {
     pathless: Vec<Peer>,
     responses: FxHashMap<u64, Response>,
     next: u64,
-    /// Peer of a response whose memory is gone.
-    broken: Option<Peer>,
+    /// A response whose memory is gone.
+    broken: Option<Broken>,
     /// Message of a request that could not be carried out in its turn.
-    refused: Option<u32>,
+    refused: Option<(u32, u32)>,
     /// Rights that peers have not.
     denied: Access,
 }
@@ -187,15 +200,22 @@ impl Responder {
             Ok((body, mut post)) => {
                 post.token = self.next;
                 self.next += 1;
-                self.responses.insert(post.token, Response { peer, body });
+                let response = Response {
+                    peer,
+                    message,
+                    is_broken: false,
+                    body,
+                };
+                self.responses.insert(post.token, response);
                 if let Some(from) = self.peers.get_mut(&peer) {
                     from.responses += 1;
                 }
                 endpoint.post(now, peer, datagram, post);
             }
             Err(error) => {
-                self.refused = Some(message);
-                endpoint.refuse(now, peer, message, segment::control_of(error));
+                let control = segment::control_of(error);
+                self.refused = Some((message, control));
+                endpoint.refuse(now, peer, message, control);
             }
         }
         true
@@ -282,11 +302,11 @@ impl Responder {
         header: &SegmentHeader,
         segment: &mut [u8],
     ) {
-        let Some(Response { peer, body }) = self.responses.get(&token) else {
+        let Some(response) = self.responses.get_mut(&token) else {
             return;
         };
-        let peer = *peer;
-        match *body {
+        let peer = response.peer;
+        match response.body {
             Body::Atomic(response) => {
                 let place = (RESPONSES, header.message);
                 let head = segment::untagged(Opcode::AtomicResponse, place, true, 0, 0);
@@ -315,19 +335,25 @@ impl Responder {
                 let slice = slice.and_then(|found| found.reached(start, length, false));
                 match slice {
                     Some(slice) => slice.copy_to(octets),
-                    None => self.broken = Some(peer),
+                    None => {
+                        self.broken = Some(Broken {
+                            peer,
+                            request: response.message,
+                            again: std::mem::replace(&mut response.is_broken, true),
+                        });
+                    }
                 }
             }
         }
     }
 
-    /// The peer of a response that could not be written, because its memory is not registered any more.
-    pub(super) fn take_broken(&mut self) -> Option<Peer> {
+    /// The response that could not be written.
+    pub(super) const fn take_broken(&mut self) -> Option<Broken> {
         self.broken.take()
     }
 
-    /// Message of a request that was refused in its turn.
-    pub(super) fn take_refused(&mut self) -> Option<u32> {
+    /// Message of a request that was refused in its turn, and Terminate Control.
+    pub(super) const fn take_refused(&mut self) -> Option<(u32, u32)> {
         self.refused.take()
     }
 

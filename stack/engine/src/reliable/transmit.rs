@@ -90,7 +90,7 @@ impl RdEngine {
                     }
                 },
             );
-            if self.end_broken(now) {
+            if self.end_broken(now, completions) {
                 // Its octets are gone: the datagram is not sent, and counts as lost.
                 self.output.octets.truncate(before);
                 self.handle_events(now, tables, completions);

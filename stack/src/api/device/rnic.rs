@@ -167,7 +167,7 @@ impl Rnic {
         self.shared.statistics.write_all();
     }
 
-    /// For programs that end without closing the device: lets octets that connected queue pairs accepted leave, for at most 200 ms, or half a second from
+    /// For programs that end without closing the device: lets octets that connected queue pairs accepted leave, for at most 200 ms (three seconds on reliable datagrams), or half a second from
     /// [`RcQp::start`](crate::RcQp::start) where a connection is coming up. They can be used no more.
     pub fn leave_process(&self) {
         // Locked for the time in which the first paired queue pair is made, at most.

@@ -4,7 +4,7 @@
 //! [`RcListener::accept`] wait in the calling thread, bounded by [`MpaConfig::startup_timeout`]; a
 //! [`ConnectionChannel`](crate::ConnectionChannel) does the same for any number of connections without waiting.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use dgiwarp_rdmap::wire::AtomicOperation;
 use crate::api::device::statistics::{Counts as _, Entry};
 use crate::api::qp::qpn::Qpn;
 use crate::driver::cm::connect::Cm;
-use crate::driver::cm::oob_connect::{OobConnections, has_untaken_of};
+use crate::driver::cm::oob_connect::{self, OobConnections};
 use crate::driver::cm::rd_carrier::Caller;
 use crate::driver::qp::core::QpParts;
 use crate::driver::tcp::qp::RcShared;
+use crate::driver::udp::rd_qp::paired;
 use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, Error, Established, MpaConfig, MwType,
     Pairing, Pd, PostError, PostFailure, QpCounters, RcQpAttr, RecvWr, RnrLimits, Sge, ShortData,
@@ -543,6 +544,12 @@ impl RcQp {
     pub fn counters(&self) -> QpCounters {
         self.shared.counters()
     }
+}
+
+/// Receives the messages of a host to paired queue pairs of either transport, and returns whether completions of theirs lie in a completion queue.
+fn has_untaken_of(host: IpAddr) -> bool {
+    let by_tcp = oob_connect::has_untaken_of(host);
+    paired::has_untaken_of(host) || by_tcp
 }
 
 /// A work request that may be one for a short message.

@@ -22,14 +22,17 @@ impl RcRdQp {
         }
     }
 
-    /// Ends the connection in order, as [`RcQp::disconnect`](crate::RcQp::disconnect). By datagrams, posted work requests get up to a second to be placed, for which this waits.
+    /// Ends the connection in order, as [`RcQp::disconnect`](crate::RcQp::disconnect). By datagrams, posted work requests get up to a second to be placed; then all else is flushed.
     pub fn disconnect(&self) {
         if let Some(tcp) = self.tcp() {
             return tcp.disconnect();
         }
         self.carrier.disconnect();
         self.qp.shared.disconnect();
-        if let Some(events) = self.events.get() {
+        // Else the end of the connection of events follows.
+        if self.qp.shared.is_over()
+            && let Some(events) = self.events.get()
+        {
             events.disconnect();
         }
     }

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use crate::ConnectionEvent;
 use crate::driver::device::clock;
 use crate::driver::reactor::waker::Waker;
-use dgiwarp_engine::connected::DeferredDisconnect;
+use dgiwarp_engine::connected::{DeferredDisconnect, RcEnd};
 
 /// The QP that has the messages of a connection.
 pub(crate) trait Messages: Debug + Send + Sync {
@@ -19,8 +19,8 @@ pub(crate) trait Messages: Debug + Send + Sync {
     fn signal_end(&self, signal: &Arc<EndSignal>);
     /// Whether it has ended.
     fn is_over(&self) -> bool;
-    /// Places what has arrived, and ends it.
-    fn end_behind_arrived(&self);
+    /// Places what has arrived, and ends it; receives stay behind an `orderly` end.
+    fn end_behind_arrived(&self, orderly: bool);
     /// Whether completions of messages lie in the completion queues.
     fn has_success(&self) -> bool;
 }
@@ -45,6 +45,20 @@ struct Watched {
     /// All that arrived before it is placed, and the rest is flushed.
     flushed: bool,
     deferred: DeferredDisconnect,
+}
+
+impl Watched {
+    /// Whether the peer ended the connection in order, and the program of this end has not.
+    fn ends_in_order(&self) -> bool {
+        let of_peer = matches!(
+            self.end,
+            Some(ConnectionEvent::Disconnected {
+                end: RcEnd::PeerClosed | RcEnd::PeerLeft,
+                ..
+            })
+        );
+        of_peer && !self.disconnects.load(Ordering::Acquire)
+    }
 }
 
 /// Connections with events alone, by the numbers that the program gave them. The end of either QP ends the other; the event of the end comes behind the
@@ -81,6 +95,8 @@ struct Due {
     events: Weak<dyn Events>,
     flushed: bool,
     has_end: bool,
+    /// The peer's program ended it.
+    orderly: bool,
 }
 
 impl EventConnections {
@@ -166,7 +182,11 @@ impl EventConnections {
                 continue;
             }
             if let Some(rd) = rd.as_ref().filter(|_| !due.flushed) {
-                rd.end_behind_arrived();
+                rd.end_behind_arrived(due.orderly);
+                // The program of this end may have disconnected before.
+                if let Some(events) = events.filter(|_| !due.orderly) {
+                    events.disconnect();
+                }
             }
             let untaken = || rd.as_ref().is_some_and(|rd| rd.has_success());
             if let Some(event) = self.take_end(due.context, now, untaken) {
@@ -193,6 +213,7 @@ impl EventConnections {
                 events: Weak::clone(&it.events),
                 flushed: it.flushed,
                 has_end,
+                orderly: it.ends_in_order(),
             };
             it.flushed |= has_end;
             Some(due)

@@ -45,6 +45,8 @@ const IDLE_TICKS: u32 = 64;
 
 /// How long the end of a process, or of a device, waits for connections to be closed on both sides.
 const AT_END: Duration = Duration::from_millis(200);
+/// As [`AT_END`], for QPs of which nothing leaves without their process.
+const AT_END_OF_PROCESS: Duration = Duration::from_secs(3);
 
 /// The thread and its state that other threads use.
 #[derive(Debug)]
@@ -290,16 +292,28 @@ impl Background {
 
     /// The process ends: octets that connected QPs accepted get a moment to leave. Nothing can be posted to them any more.
     pub(crate) fn leave_process(&self) {
-        let deadline = clock::now() + AT_END;
-        let mut left: Vec<_> = self
-            .live_sets()
-            .iter()
-            .flat_map(|set| set.live_members())
+        let now = clock::now();
+        let deadline = now + AT_END;
+        let members = self.live_sets();
+        let members = members.iter().flat_map(|set| set.live_members());
+        let mut left: Vec<_> = members
+            .map(|member| {
+                let longer = member.leaves_by_process();
+                let until = if longer {
+                    now + AT_END_OF_PROCESS
+                } else {
+                    deadline
+                };
+                (member, until)
+            })
             .collect();
         loop {
-            let at_last = clock::now() >= deadline;
-            left.retain(|member| !member.leave_process(at_last));
-            if left.is_empty() || at_last {
+            let now = clock::now();
+            left.retain(|(member, until)| {
+                let at_last = now >= *until;
+                !member.leave_process(at_last) && !at_last
+            });
+            if left.is_empty() {
                 break;
             }
             // TCP is full, or another thread is posting or polling.

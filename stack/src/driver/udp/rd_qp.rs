@@ -2,6 +2,7 @@
 
 mod connection;
 mod leaving;
+pub(crate) mod paired;
 mod transmit_sink;
 
 use std::io;
@@ -534,11 +535,18 @@ impl Member for RdShared {
         self.continue_sending()
     }
 
-    fn leave_process(&self, at_last: bool) -> bool {
-        let sends_all = |inner: &mut RdInner| {
+    /// No kernel repeats what is lost.
+    fn leaves_by_process(&self) -> bool {
+        let sends = |inner: &mut RdInner| {
             self.work(inner);
-            !self.unsent.load(Ordering::Acquire)
+            inner.engine.is_connection() && inner.engine.is_sending()
         };
+        self.try_run(sends) == Some(true)
+    }
+
+    fn leave_process(&self, at_last: bool) -> bool {
+        let sends_all =
+            |inner: &mut RdInner| self.is_placed(inner) && !self.unsent.load(Ordering::Acquire);
         at_last || self.try_run(sends_all) == Some(true)
     }
 

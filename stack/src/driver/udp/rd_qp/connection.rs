@@ -48,8 +48,8 @@ impl Messages for RdShared {
         Self::is_over(self)
     }
 
-    fn end_behind_arrived(&self) {
-        Self::end_behind_arrived(self);
+    fn end_behind_arrived(&self, orderly: bool) {
+        Self::end_behind_arrived(self, orderly);
     }
 
     fn has_success(&self) -> bool {

@@ -11,9 +11,12 @@ use super::{RdInner, RdShared, SEND_BUDGET};
 use crate::driver::device::clock;
 use crate::driver::reactor::member::Received;
 use crate::driver::udp::socket::ReceiveBuffer;
+use dgiwarp_engine::reliable::RdEngine;
 
 /// Time limit of destruction for posted Sends to be placed at their peers.
 const FLUSH_FOR: Duration = Duration::from_secs(1);
+/// Time limit of an RC QP that goes into error for posted work requests to be placed at the peer.
+const ERROR_FOR: Duration = Duration::from_secs(1);
 /// Wait of a QP that is taken out of service for what arrives, in milliseconds.
 const CLOSING_POLL: u8 = 1;
 /// Receive calls between two checks for output, while a QP is taken out of service.
@@ -27,7 +30,7 @@ impl RdShared {
         let deadline = clock::now() + FLUSH_FOR;
         // From now on only this thread sends.
         self.closing.store(true, Ordering::Release);
-        self.let_leave(deadline);
+        self.let_leave(deadline, |engine| engine.outstanding() > 0);
         self.open.store(false, Ordering::Release);
         self.run(|inner| {
             inner
@@ -41,16 +44,46 @@ impl RdShared {
         self.detach();
     }
 
-    /// Ends an RC QP in order: posted work requests get a bounded time to be placed, and the rest is flushed.
+    /// Ends an RC QP in order, beside the program: posted work requests get a bounded time to be placed, and the rest is flushed.
     pub(crate) fn disconnect(&self) {
+        self.run(|inner| {
+            self.posting.empty(|wqe| inner.engine.accept(wqe));
+            let now = clock::now();
+            inner
+                .engine
+                .disconnect(now, now + FLUSH_FOR, self.tables(), &mut self.completions());
+            self.work(inner);
+        });
+    }
+
+    /// Ends an RC QP at once, as the program has it (`ibv_modify_qp(3)` to the error state). An RNIC would have sent what was posted, so it leaves before, without
+    /// work requests that wait for receives.
+    pub(crate) fn flush_behind_posted(&self) {
         if !self.is_over() {
-            self.let_leave(clock::now() + FLUSH_FOR);
+            // A program's transition stops it before.
+            let unready = self.run(|inner| std::mem::take(&mut inner.is_unready));
+            self.let_leave(clock::now() + ERROR_FOR, RdEngine::is_sending);
+            self.run(|inner| inner.is_unready = unready);
         }
         self.flush();
     }
 
-    /// Ends an RC QP whose peer ended: what has arrived is placed before.
-    pub(crate) fn end_behind_arrived(&self) {
+    /// Ends an RC QP whose peer ended: what has arrived is placed before. Receives stay posted behind an orderly end, until the program of this end ends the connection, too.
+    pub(crate) fn end_behind_arrived(&self, orderly: bool) {
+        self.receive_arrived();
+        if !orderly {
+            return self.flush();
+        }
+        self.run(|inner| {
+            inner
+                .engine
+                .peer_left(clock::now(), self.tables(), &mut self.completions());
+            self.work(inner);
+        });
+    }
+
+    /// Receives what has arrived.
+    fn receive_arrived(&self) {
         let mut buffer = ReceiveBuffer::new();
         self.run(|inner| {
             for _ in 0..LAST_RECEIVES {
@@ -58,8 +91,27 @@ impl RdShared {
                     break;
                 }
             }
+            self.work(inner);
         });
-        self.flush();
+    }
+
+    /// Receives what has arrived, and returns whether completions of messages lie in the completion queues.
+    pub(crate) fn has_untaken(&self) -> bool {
+        self.receive_arrived();
+        self.has_success()
+    }
+
+    /// The process ends, and nothing leaves or comes behind it. Returns whether all that was posted is placed at the peer of an RC QP, or waits for a receive there.
+    pub(super) fn is_placed(&self, inner: &mut RdInner) -> bool {
+        let mut buffer = ReceiveBuffer::new();
+        self.handle_timeout_locked(inner, clock::now());
+        for _ in 0..CLOSING_RECEIVES {
+            if !self.receive_some(inner, &mut buffer) {
+                break;
+            }
+        }
+        self.work(inner);
+        !(inner.engine.is_connection() && inner.engine.is_sending())
     }
 
     /// Whether completions of messages lie in the completion queues.
@@ -77,8 +129,8 @@ impl RdShared {
         received.is_some_and(|received| received > Received::Nothing)
     }
 
-    /// Sends and receives until all that was posted is placed, or the deadline.
-    fn let_leave(&self, deadline: Instant) {
+    /// Sends and receives for as long as `goes_on` holds, up to the deadline.
+    fn let_leave(&self, deadline: Instant, goes_on: impl Fn(&RdEngine) -> bool) {
         let mut buffer = ReceiveBuffer::new();
         while self.run(|inner| {
             self.posting.empty(|wqe| inner.engine.accept(wqe));
@@ -89,7 +141,7 @@ impl RdShared {
                 }
             }
             self.transmit_some(inner, SEND_BUDGET);
-            inner.engine.outstanding() > 0
+            goes_on(&inner.engine)
         }) && clock::now() < deadline
         {
             self.run(|inner| {
