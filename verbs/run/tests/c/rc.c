@@ -227,7 +227,8 @@ int main(int argc, char **argv)
 	/* Nobody has this number: the time-out is the program's. */
 	struct ibv_qp *lonely = make_qp();
 	initialize(lonely);
-	ready(lonely, 0x00fffe01, 1, 2, &gid, index);
+	/* On datagrams the numbers are UDP ports. */
+	ready(lonely, lonely->qp_num < 65536 ? 1025 : 0x00fffe01, 1, 2, &gid, index);
 	post(lonely, IBV_WR_SEND, memory, 8, NULL, 0);
 	CHECK(next(0).status == IBV_WC_RETRY_EXC_ERR);
 

@@ -22,6 +22,7 @@ mod perftest;
 mod ports;
 mod pyverbs;
 mod random;
+mod rc_rd;
 mod rdmacm;
 mod rdmacm_ud;
 mod rsocket;

@@ -229,6 +229,7 @@ fn connected_by_reliable_datagrams() {
 #[test]
 fn connected_by_rdma_cm_on_reliable_datagrams() {
     const RD: &[(&str, &str)] = &[("DGIWARP_RC", "rd"), ("DGIWARP_SAME_HOST", "off")];
+    const TCP: &[(&str, &str)] = &[("DGIWARP_RC", "tcp")];
     const ROWS: &[Row] = &[
         (SEND_LAT, "-n 100"),
         (WRITE_LAT, "-n 100"),
@@ -238,7 +239,7 @@ fn connected_by_rdma_cm_on_reliable_datagrams() {
     let Some(scene) = scene("perftest_rc_rd_cm", Place::Here) else {
         return;
     };
-    for (first, second) in [(RD, RD), (RD, &[][..]), (&[], RD)] {
+    for (first, second) in [(RD, RD), (RD, TCP), (TCP, RD)] {
         for row in ROWS {
             let (program, options) = alone(*row);
             let [server, client] = program.ends;
@@ -256,10 +257,11 @@ fn connected_by_rdma_cm_on_reliable_datagrams() {
 #[test]
 fn transports_of_connected_queue_pairs_are_not_mixed() {
     const RD: &[(&str, &str)] = &[("DGIWARP_RC", "rd")];
+    const TCP: &[(&str, &str)] = &[("DGIWARP_RC", "tcp")];
     let Some(scene) = scene("perftest_rc_mixed", Place::Here) else {
         return;
     };
-    for first in [[RD, &[]], [&[], RD]] {
+    for first in [[RD, TCP], [TCP, RD]] {
         let [server, client] = SEND_BW.ends;
         let ends = [
             server.environment(first[0]).finish(Finish::Failure),

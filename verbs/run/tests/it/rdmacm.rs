@@ -301,7 +301,7 @@ const RD_MEMORY: &[(&str, &str)] = &[
     ("DGIWARP_SAME_HOST_AFTER", "0"),
 ];
 /// The transport of a program that names none.
-const TCP: &[(&str, &str)] = &[("DGIWARP_SAME_HOST", "off")];
+const TCP: &[(&str, &str)] = &[("DGIWARP_RC", "tcp"), ("DGIWARP_SAME_HOST", "off")];
 
 const SESSIONS: &[[End; 2]] = &[
     [

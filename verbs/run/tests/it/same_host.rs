@@ -26,6 +26,7 @@ fn runs_both_ways(name: &str, source: &str) {
         let _ = std::fs::remove_file(&statistics);
         let mut command = Command::new("timeout");
         command
+            .env("DGIWARP_RC", "tcp")
             .env("DGIWARP_SAME_HOST", way)
             .env("DGIWARP_SAME_HOST_AFTER", "0")
             .env("DGIWARP_STATS", &statistics);
