@@ -7,8 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 use tempfile::TempDir;
-use xtask::lab::{Config, INTERFACE, Lab, Side};
+use xtask::lab::relay::{Config as Relay, LinkConfig, Loss};
+use xtask::lab::{Config, INTERFACE, Lab, Link, Side};
 use xtask::skips;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +67,24 @@ enum Place {
     Here,
     /// Half of the ranks at either end of a virtual cable of MTU 1500.
     Apart,
+    /// Likewise with a long path that loses packets, and RC queue pairs on reliable datagrams.
+    Far,
 }
 
-use Place::{Apart, Here};
+use Place::{Apart, Far, Here};
+
+/// A round trip of 20 ms, and 1 % of loss.
+fn far() -> Config {
+    let link = LinkConfig {
+        delay: Duration::from_millis(10),
+        loss: Loss::Independent(0.01),
+        ..LinkConfig::default()
+    };
+    Config {
+        link: Link::Relay(Relay::both(link, 7)),
+        ..Config::default()
+    }
+}
 
 /// One job.
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +150,7 @@ const QUICK: &[Row] = &[
     row(OpenMpi, Ud, 2, Apart, NO_FAULT, 16 * MIB, ALL),
     row(OpenMpi, Ud, 2, Here, LOSS, 5000, ALL),
     row(OpenMpi, Rxm, 2, Apart, NO_FAULT, 16 * MIB, ALL),
+    row(Mpich, Rc, 2, Far, NO_FAULT, 5000, &["collectives"]),
 ];
 
 /// Of long runs: with every number of ranks.
@@ -166,6 +184,8 @@ struct Stage {
     library: Library,
     folder: TempDir,
     lab: Option<Lab>,
+    /// The network of jobs that are far apart.
+    far: Option<Lab>,
 }
 
 impl Stage {
@@ -182,13 +202,23 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         let lab = skips::made(&test, Lab::new(&Config::default()));
+        let far = skips::made(&test, Lab::new(&far()));
         let stage = Self {
             library,
             folder,
             lab,
+            far,
         };
-        stage.write_launcher();
         Some(stage)
+    }
+
+    /// The network of a job; `None` where there is none, or the job needs none.
+    fn lab(&self, place: Place) -> Option<&Lab> {
+        match place {
+            Here => None,
+            Apart => self.lab.as_ref(),
+            Far => self.far.as_ref(),
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -220,8 +250,7 @@ impl Stage {
     }
 
     /// Stands in for ssh: starts a command in the namespace that has the address.
-    fn write_launcher(&self) {
-        let Some(lab) = &self.lab else { return };
+    fn write_launcher(&self, lab: &Lab) {
         let holder = |side| lab.namespace(side).holder();
         let script = format!(
             "#!/bin/sh\nwhile case $1 in -*) ;; *) false ;; esac; do shift; done\n\
@@ -240,11 +269,11 @@ impl Stage {
     fn command(&self, row: &Row, seconds: u32) -> Option<Command> {
         let mut command = match row.place {
             Here => Command::new("timeout"),
-            Apart => self
-                .lab
-                .as_ref()?
-                .namespace(Side::Server)
-                .command("timeout"),
+            Apart | Far => {
+                let lab = self.lab(row.place)?;
+                self.write_launcher(lab);
+                lab.namespace(Side::Server).command("timeout")
+            }
         };
         let [server, client] = [Side::Server, Side::Client].map(|side| side.address().to_string());
         let (launcher, ranks) = (self.path("launcher"), row.ranks.to_string());
@@ -253,6 +282,9 @@ impl Stage {
             .arg(format!("mpirun.{}", self.library.word()))
             .env("DGIWARP_FAULT", row.fault)
             .current_dir(self.folder.path());
+        if row.place == Far {
+            command.env("DGIWARP_RC", "rd");
+        }
         if let Some(transports) = row.transport.ucx() {
             command
                 .env("UCX_TLS", transports)
@@ -266,7 +298,7 @@ impl Stage {
                 command.env("MPIR_CVAR_POLLS_BEFORE_YIELD", "100");
                 // MPICH 4.0 takes pieces that end within an element for truncated messages, and UCX's have 8,255 octets.
                 command.env("UCX_RC_VERBS_SEG_SIZE", "8257");
-                if row.place == Apart {
+                if row.place != Here {
                     command.args(["-iface", INTERFACE, "-launcher", "ssh", "-launcher-exec"]);
                     command.arg(launcher);
                     command.args(["-hosts", &format!("{server},{client}")]);
@@ -280,7 +312,7 @@ impl Stage {
                 command.env("OMPI_MCA_mpi_yield_when_idle", "1");
                 command.env("OMPI_MCA_orte_tmpdir_base", self.folder.path());
                 command.args(["--oversubscribe", "--bind-to", "none", "-n", &ranks]);
-                if row.place == Apart {
+                if row.place != Here {
                     let half = row.ranks.div_ceil(2);
                     command.args(["--mca", "plm_rsh_agent"]).arg(launcher);
                     command.args(["--host", &format!("{server}:{half},{client}:{half}")]);
