@@ -3,6 +3,8 @@
 use super::*;
 use crate::sq_drain::SqDrain;
 use crate::types::ShortData;
+use dgiwarp_llp_udp::Format;
+use dgiwarp_rdmap::datagram::Cookie;
 use std::net::IpAddr;
 
 /// A Send that is posted.
@@ -320,4 +322,25 @@ fn a_plain_send_is_received_at_once_and_others_are_not() {
         let received = end.receive_any(&network.datagrams[0], to, true);
         assert_eq!(received, expected, "{name}");
     }
+}
+
+/// Octets of a cookie are none of the message.
+#[test]
+fn a_send_with_a_cookie_is_not_received_at_once() {
+    let mut end = receiver(false);
+    let sges = [end.sge(0, 200)];
+    end.recv_queue
+        .post(&RecvWr {
+            wr_id: 1,
+            sges: &sges,
+        })
+        .unwrap();
+    let mut source = End::new(1);
+    source.post(1, SEND, &path(1500), &[source.sge(0, 100)]);
+    let mut network = Network::default();
+    source.transmit(&mut network);
+    let mut datagram = network.datagrams.pop().unwrap();
+    datagram[0] = Format::Cookie.emit(datagram[0]);
+    assert!(!end.receive_any(&datagram, None, true));
+    assert_eq!(end.wcs.received[0].byte_len, 100 - Cookie::LEN as u32);
 }
