@@ -7,14 +7,12 @@ mod code;
 mod guard;
 mod pipe;
 mod place;
-mod progress;
 mod receive;
 mod send;
 
 pub use code::Code;
 pub use pipe::{PipeIn, PipeOut, pipe_in, pipe_out};
-pub use place::{Carriage, Failed, PORT, listen_address, peer_addresses};
-pub use progress::Show;
+pub use place::{PORT, listen_address, peer_addresses};
 pub use receive::{Receive, receive, serve};
 
 pub use send::{Send, send};

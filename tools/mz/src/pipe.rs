@@ -8,11 +8,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use dgiwarp_transfer::engine::{Begun, Failure, Next};
 use dgiwarp_transfer::wire::{Entry, FileKind, Status};
 use dgiwarp_transfer::{Control, Event, Sink, Source, Summary};
+use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show};
 use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::code::Code;
-use crate::place::{Carriage, Failed};
-use crate::progress::{Progress, Show};
+use crate::place::listen;
 use crate::receive::{Receive, admit, announce};
 use crate::send::refused;
 
@@ -64,7 +64,7 @@ pub fn pipe_in(order: &PipeIn) -> Result<(), Failed> {
 /// # Errors
 /// [`Failed`].
 pub fn pipe_out(order: &PipeOut) -> Result<(), Failed> {
-    let (port, address) = order.carriage.listen(order.bind, order.port)?;
+    let (port, address) = listen(&order.carriage, order.bind, order.port)?;
     announce(order, address, "pipe", "");
     let token = order.code.stream();
     let (connection, _) = admit(port, token)?;

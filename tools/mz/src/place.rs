@@ -1,106 +1,25 @@
-//! Addresses of ends, ways to them, and failures.
+//! Addresses of ends.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 
-use dgiwarp::Rnic;
-use dgiwarp_transfer::{Connection, Error, Options, Port, rc_config};
+use dgiwarp_transfer::Port;
+use dgiwarp_transfer_cli::{Carriage, Failed};
 
 /// Port of the end that listens.
 pub const PORT: u16 = 2120;
 
-/// How data moves, and by how much memory.
-#[derive(Debug, Clone, Copy)]
-pub struct Carriage {
-    /// A TCP connection carries the data instead of a queue pair.
-    pub tcp: bool,
-    /// Sizes of the session.
-    pub options: Options,
-}
-
-/// A transfer that failed, wholly or for some entries.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failed {
-    /// The command line makes no sense.
-    Usage(String),
-    /// The transfer ended early.
-    Session(String),
-    /// Some entries failed, each of which was reported.
-    Entries(u64),
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(text) | Self::Session(text) => f.write_str(text),
-            Self::Entries(count) => write!(f, "{count} entries failed"),
-        }
-    }
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        let hint = match &error {
-            Error::Carrier(_) | Error::Silent | Error::Ended { .. } | Error::Cancelled => {
-                "; the same command goes on from there"
-            }
-            _ => "",
-        };
-        Self::Session(format!("{error}{hint}"))
-    }
-}
-
-impl Carriage {
-    /// Connects to the first address that answers.
-    pub(crate) fn dial(&self, addresses: &[SocketAddr]) -> Result<Connection, Failed> {
-        let rnic = self.rnic()?;
-        let mut failed = Failed::Usage("the host has no address".into());
-        for address in addresses {
-            let connected = match &rnic {
-                Some(rnic) => Connection::rc(rnic, *address),
-                None => Connection::tcp(*address),
-            };
-            match connected {
-                Ok(connection) => return Ok(connection),
-                Err(error) => failed = Failed::Session(error.to_string()),
-            }
-        }
-        Err(failed)
-    }
-
-    /// Listens at an address; without one at all of IPv6 and IPv4.
-    pub(crate) fn listen(
-        &self,
-        address: Option<SocketAddr>,
-        port: u16,
-    ) -> Result<(Port, SocketAddr), Failed> {
-        let rnic = self.rnic()?;
-        let open = |address: SocketAddr| {
-            let port = match &rnic {
-                Some(rnic) => Port::rc(rnic, address),
-                None => Port::tcp(address),
-            };
-            let opened = port.and_then(|port| {
-                let local = port.local_addr()?;
-                Ok((port, local))
-            });
-            opened.map_err(|error| Failed::Session(format!("{address}: {error}")))
-        };
-        match address {
-            Some(address) => open(address),
-            // A host without IPv6.
-            None => open((Ipv6Addr::UNSPECIFIED, port).into())
-                .or_else(|_| open((Ipv4Addr::UNSPECIFIED, port).into())),
-        }
-    }
-
-    fn rnic(&self) -> Result<Option<Rnic>, Failed> {
-        if self.tcp {
-            return Ok(None);
-        }
-        let rnic = Rnic::open(rc_config());
-        rnic.map(Some)
-            .map_err(|error| Failed::Session(error.to_string()))
+/// Listens at an address; without one at all of IPv6 and IPv4.
+pub(crate) fn listen(
+    carriage: &Carriage,
+    address: Option<SocketAddr>,
+    port: u16,
+) -> Result<(Port, SocketAddr), Failed> {
+    match address {
+        Some(address) => carriage.listen(address),
+        // A host without IPv6.
+        None => carriage
+            .listen((Ipv6Addr::UNSPECIFIED, port).into())
+            .or_else(|_| carriage.listen((Ipv4Addr::UNSPECIFIED, port).into())),
     }
 }
 

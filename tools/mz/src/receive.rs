@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use dgiwarp_transfer::disk::{Root, TreeSink, TreeSinkOptions};
 use dgiwarp_transfer::{Arriving, Cancel, Connection, Control, Event, Port};
+use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show, line};
 use serde_json::json;
 
 use crate::code::Code;
 use crate::guard::{Guard, Pending};
-use crate::place::{Carriage, Failed, PORT};
-use crate::progress::{Progress, Show, line};
+use crate::place::{PORT, listen};
 
 /// Time after which a listener checks whether it is still wanted.
 const TURN: Duration = Duration::from_millis(200);
@@ -48,7 +48,7 @@ pub struct Receive {
 /// [`Failed`].
 pub fn receive(order: &Receive) -> Result<(), Failed> {
     let root = open(&order.folder)?;
-    let (port, address) = order.carriage.listen(order.bind, order.port)?;
+    let (port, address) = listen(&order.carriage, order.bind, order.port)?;
     announce(order, address, "send", "PATH... ");
     let token = order.code.files();
     let (connection, _) = admit(port, token)?;
@@ -62,7 +62,7 @@ pub fn receive(order: &Receive) -> Result<(), Failed> {
 /// [`Failed`] where it cannot begin.
 pub fn serve(order: &Receive) -> Result<(), Failed> {
     let root = open(&order.folder)?;
-    let (port, address) = order.carriage.listen(order.bind, order.port)?;
+    let (port, address) = listen(&order.carriage, order.bind, order.port)?;
     announce(order, address, "send", "PATH... ");
     let token = order.code.files();
     let slots = Slots::new(order.sessions);

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use dgiwarp_transfer::disk::{Item, TreeSource};
 use dgiwarp_transfer::{CarrierError, Control, Error, Event};
+use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show};
 
 use crate::code::Code;
-use crate::place::{Carriage, Failed};
-use crate::progress::{Progress, Show};
 
 /// Order of a transfer.
 #[derive(Debug, Clone)]

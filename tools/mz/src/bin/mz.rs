@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
 use dgiwarp_mz::{
-    Carriage, Code, Failed, PORT, PipeIn, Receive, Send, Show, listen_address, peer_addresses,
-    pipe_in, pipe_out, receive, send, serve,
+    Code, PORT, PipeIn, Receive, Send, listen_address, peer_addresses, pipe_in, pipe_out, receive,
+    send, serve,
 };
-use dgiwarp_transfer::Options;
 use dgiwarp_transfer::disk::TreeSinkOptions;
+use dgiwarp_transfer_cli::{Carriage, Failed, Output, Show, Sizes, Writing};
 
 const PROGRAM: Program = Program {
     examples: &[
@@ -95,12 +95,8 @@ struct ReceiveArgs {
     folder: PathBuf,
     #[command(flatten)]
     listen: Listen,
-    /// Write files of the same size and time again
-    #[arg(long)]
-    rewrite: bool,
-    /// Do not synchronize files to the disk
-    #[arg(long)]
-    no_sync: bool,
+    #[command(flatten)]
+    writing: Writing,
     #[command(flatten)]
     common: Common,
 }
@@ -146,24 +142,10 @@ struct Common {
     /// A TCP connection instead of a queue pair; both ends need it
     #[arg(long)]
     tcp: bool,
-    /// Octets of a block: a power of two from 1024 to 67108864; the smaller of both ends' holds
-    #[arg(long, value_name = "OCTETS", default_value_t = 1 << 20)]
-    block: u32,
-    /// Blocks of memory, 2 to 4096
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(2..=4096))]
-    slots: u16,
-    /// Threads that read or write files, 1 to 64
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
-    threads: u8,
-    /// No progress and no summary
-    #[arg(short, long)]
-    quiet: bool,
-    /// A line for each entry
-    #[arg(short, long)]
-    verbose: bool,
-    /// One JSON object a line on standard output for each event
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    output: Output,
 }
 
 fn main() -> ExitCode {
@@ -175,14 +157,7 @@ fn main() -> ExitCode {
             .and_then(|order| serve(&order)),
         Command::Pipe(args) => pipe(args),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failed) => {
-            eprintln!("mz: {failed}");
-            let usage = matches!(failed, Failed::Usage(_));
-            ExitCode::from(if usage { 2 } else { 1 })
-        }
-    }
+    Failed::exit("mz", done)
 }
 
 fn send_order(args: SendArgs) -> Result<Send, Failed> {
@@ -190,7 +165,7 @@ fn send_order(args: SendArgs) -> Result<Send, Failed> {
         paths: args.paths,
         to: peer_addresses(&args.host).map_err(Failed::Session)?,
         code: args.code,
-        carriage: carriage(&args.common)?,
+        carriage: carriage(&args.common),
         show: show(&args.common),
     })
 }
@@ -202,18 +177,15 @@ fn receive_order(args: ReceiveArgs, sessions: usize) -> Result<Receive, Failed> 
         bind,
         port: args.listen.port,
         code,
-        sink: TreeSinkOptions {
-            durable: !args.no_sync,
-            rewrite: args.rewrite,
-        },
-        carriage: carriage(&args.common)?,
+        sink: args.writing.options(),
+        carriage: carriage(&args.common),
         sessions,
         show: show(&args.common),
     })
 }
 
 fn pipe(args: PipeArgs) -> Result<(), Failed> {
-    let (carriage, mut show) = (carriage(&args.common)?, show(&args.common));
+    let (carriage, mut show) = (carriage(&args.common), show(&args.common));
     if let (Some(host), Some(code)) = (&args.host, &args.at.code) {
         let to = peer_addresses(host).map_err(Failed::Session)?;
         let code = code.clone();
@@ -254,29 +226,15 @@ fn listen(args: &Listen) -> Result<(Option<SocketAddr>, Code), Failed> {
     ))
 }
 
-fn carriage(common: &Common) -> Result<Carriage, Failed> {
-    let block = common.block;
-    if !block.is_power_of_two() || !(1024..=64 << 20).contains(&block) {
-        let text = format!("{block} octets are no length of a block");
-        return Err(Failed::Usage(text));
-    }
-    Ok(Carriage {
+fn carriage(common: &Common) -> Carriage {
+    Carriage {
         tcp: common.tcp,
-        options: Options {
-            block,
-            slots: common.slots,
-            threads: usize::from(common.threads),
-            ..Options::default()
-        },
-    })
+        options: common.sizes.options(),
+    }
 }
 
 fn show(common: &Common) -> Show {
-    Show {
-        quiet: common.quiet,
-        verbose: common.verbose,
-        json: common.json,
-    }
+    common.output.show("mz")
 }
 
 #[cfg(test)]

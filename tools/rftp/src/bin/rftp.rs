@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
-use dgiwarp_rftp::client::{Copy, Failed, Place, run};
-use dgiwarp_transfer::Options;
+use dgiwarp_rftp::client::{Copy, Place, run};
+use dgiwarp_transfer_cli::{Carriage, Failed, Output, Sizes, Writing};
 
 const PROGRAM: Program = Program {
     examples: &[
@@ -64,41 +64,18 @@ struct Cp {
     /// The server connects to this host for the data
     #[arg(long)]
     active: bool,
-    /// Fetch files of the same size and time again
-    #[arg(long)]
-    rewrite: bool,
-    /// Do not synchronize fetched files to the disk
-    #[arg(long)]
-    no_sync: bool,
-    /// Octets of a block: a power of two from 1024 to 67108864; the smaller of both ends' holds
-    #[arg(long, value_name = "OCTETS", default_value_t = 1 << 20)]
-    block: u32,
-    /// Blocks of memory, 2 to 4096
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(2..=4096))]
-    slots: u16,
-    /// Threads that read or write files, 1 to 64
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
-    threads: u8,
-    /// No progress and no summary
-    #[arg(short, long)]
-    quiet: bool,
-    /// A line for each file
-    #[arg(short, long)]
-    verbose: bool,
+    #[command(flatten)]
+    writing: Writing,
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    output: Output,
 }
 
 fn main() -> ExitCode {
     let cli: Cli = dgiwarp_cli::parse(&PROGRAM);
     let Command::Cp(cp) = cli.command;
-    let done = order(&cp).and_then(|copy| run(&copy));
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failed) => {
-            eprintln!("rftp: {failed}");
-            let usage = matches!(failed, Failed::Usage(_));
-            ExitCode::from(if usage { 2 } else { 1 })
-        }
-    }
+    Failed::exit("rftp", order(&cp).and_then(|copy| run(&copy)))
 }
 
 fn order(cp: &Cp) -> Result<Copy, Failed> {
@@ -106,18 +83,13 @@ fn order(cp: &Cp) -> Result<Copy, Failed> {
     Ok(Copy {
         sources: places.map_err(Failed::Usage)?,
         destination: Place::parse(&cp.destination).map_err(Failed::Usage)?,
-        tcp: cp.tcp,
-        active: cp.active,
-        rewrite: cp.rewrite,
-        durable: !cp.no_sync,
-        options: Options {
-            block: cp.block,
-            slots: cp.slots,
-            threads: usize::from(cp.threads),
-            ..Options::default()
+        carriage: Carriage {
+            tcp: cp.tcp,
+            options: cp.sizes.options(),
         },
-        quiet: cp.quiet,
-        verbose: cp.verbose,
+        active: cp.active,
+        sink: cp.writing.options(),
+        show: cp.output.show("rftp"),
     })
 }
 

@@ -13,7 +13,7 @@ use std::thread;
 use clap::Parser;
 use dgiwarp_cli::{Example, Program};
 use dgiwarp_rftp::server::{Config, Server, Users};
-use dgiwarp_transfer::Options;
+use dgiwarp_transfer_cli::Sizes;
 
 const PROGRAM: Program = Program {
     examples: &[
@@ -66,15 +66,8 @@ struct Cli {
     /// Clients at a time; a session takes up to --slots times --block octets of memory
     #[arg(long, value_name = "N", default_value_t = 32)]
     max_clients: usize,
-    /// Octets of a block: a power of two from 1024 to 67108864; the smaller of both ends' holds
-    #[arg(long, value_name = "OCTETS", default_value_t = 1 << 20)]
-    block: u32,
-    /// Blocks of memory of a session, 2 to 4096
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(2..=4096))]
-    slots: u16,
-    /// Threads of a session that read or write files, 1 to 64
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
-    threads: u8,
+    #[command(flatten)]
+    sizes: Sizes,
     /// Do not synchronize files to the disk
     #[arg(long)]
     no_sync: bool,
@@ -104,10 +97,6 @@ fn main() -> ExitCode {
 }
 
 fn serve(cli: Cli) -> Result<(), String> {
-    let block = cli.block;
-    if !block.is_power_of_two() || !(1024..=64 << 20).contains(&block) {
-        return Err(format!("{block} octets are no length of a block"));
-    }
     let mut users = Users::default();
     if let Some(path) = &cli.users {
         let read = users.read(path);
@@ -120,12 +109,7 @@ fn serve(cli: Cli) -> Result<(), String> {
         users,
         passive_ports: cli.passive_ports,
         max_clients: cli.max_clients,
-        options: Options {
-            block,
-            slots: cli.slots,
-            threads: usize::from(cli.threads),
-            ..Options::default()
-        },
+        options: cli.sizes.options(),
         durable: !cli.no_sync,
         verbose: cli.verbose,
     };

@@ -1,22 +1,18 @@
 //! `rftp cp`: one session for each source at a server, or one for all sources of this host.
 
-use std::fmt;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
-use dgiwarp::Rnic;
 use dgiwarp_transfer::disk::{Item, Root, TreeSink, TreeSinkOptions, TreeSource};
 use dgiwarp_transfer::{
-    Connection, Control as SessionControl, Error, Event, Options, Port, Summary, rc_config,
-    receive, send,
+    Connection, Control as SessionControl, Error, Event, Options, Port, Summary, receive, send,
 };
+use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show};
 
 use super::control::{Control, Reply};
-use super::progress::{Progress, human};
 use super::url::{Place, Url};
 
 /// Order of a copy.
@@ -26,53 +22,22 @@ pub struct Copy {
     pub sources: Vec<Place>,
     /// Destination.
     pub destination: Place,
-    /// A TCP connection carries the data instead of a queue pair.
-    pub tcp: bool,
+    /// How data moves.
+    pub carriage: Carriage,
     /// The server connects to this host for the data.
     pub active: bool,
-    /// Files of the same size and time are copied all the same.
-    pub rewrite: bool,
-    /// Data is synchronized to the disk of this host.
-    pub durable: bool,
-    /// Sizes of the session.
-    pub options: Options,
-    /// No summary and no bar.
-    pub quiet: bool,
-    /// A line for each file.
-    pub verbose: bool,
-}
-
-/// A copy that failed, wholly or for some files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failed {
-    /// The order makes no sense.
-    Usage(String),
-    /// The copy ended early.
-    Session(String),
-    /// Some entries failed, each of which was reported.
-    Entries(u64),
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(text) | Self::Session(text) => f.write_str(text),
-            Self::Entries(count) => write!(f, "{count} entries failed"),
-        }
-    }
+    /// Handling of files that are fetched.
+    pub sink: TreeSinkOptions,
+    /// Output.
+    pub show: Show,
 }
 
 /// Copies.
 ///
 /// # Errors
 /// [`Failed`].
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an edge: a user reads how long it took"
-)]
 pub fn run(copy: &Copy) -> Result<(), Failed> {
-    let begun = Instant::now();
-    let mut progress = Progress::new(copy.quiet, copy.verbose);
+    let mut progress = Progress::new(copy.show, true);
     let here = |place: &Place| matches!(place, Place::Here(_));
     let done = match &copy.destination {
         Place::There(url) if copy.sources.iter().all(here) => put(copy, url, &mut progress),
@@ -81,40 +46,7 @@ pub fn run(copy: &Copy) -> Result<(), Failed> {
             "either all sources or the destination must be rftp:// URLs, not both".into(),
         )),
     };
-    progress.end();
-    let summary = done?;
-    if !copy.quiet {
-        let seconds = begun.elapsed().as_secs_f64();
-        #[expect(
-            clippy::cast_precision_loss,
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a rate for people"
-        )]
-        let rate = (summary.octets as f64 / seconds) as u64;
-        let octets = human(summary.octets);
-        eprint!("rftp: {octets} in {seconds:.1} s ({}/s)", human(rate));
-        eprint!(", {} entries", summary.stored);
-        for (count, text) in [
-            (summary.present.to_string(), "were there"),
-            (summary.repeated.to_string(), "corrupt blocks came again"),
-        ] {
-            if count != "0" {
-                eprint!(", {count} {text}");
-            }
-        }
-        if summary.resumed > 0 {
-            eprint!(
-                ", {} were there from an earlier run",
-                human(summary.resumed)
-            );
-        }
-        eprintln!();
-    }
-    if summary.failed > 0 || progress.failures > 0 {
-        return Err(Failed::Entries(summary.failed.max(progress.failures)));
-    }
-    Ok(())
+    progress.end(&done, None)
 }
 
 /// Sends files of this host.
@@ -169,11 +101,7 @@ fn get(copy: &Copy, path: &Path, progress: &mut Progress) -> Result<Summary, Fai
             )
         };
         let root = Arc::new(Root::open(folder).map_err(named)?);
-        let options = TreeSinkOptions {
-            durable: copy.durable,
-            rewrite: copy.rewrite,
-        };
-        let sink = Arc::new(TreeSink::new(root, target, options));
+        let sink = Arc::new(TreeSink::new(root, target, copy.sink));
         let mut control = open(url)?;
         let command = [b"RRTR ", &url.path[..]].concat();
         let summary = session(copy, &mut control, &command, |connection, options, own| {
@@ -208,25 +136,13 @@ where
     R: FnOnce(Connection, &Options, &SessionControl) -> Result<Summary, Error>,
 {
     let failed = |text: String| Failed::Session(text);
-    let broken = |error: Error| Failed::Session(error.to_string());
-    let own = SessionControl::new().map_err(|error| failed(error.to_string()))?;
-    let kind = if copy.tcp { "TCP" } else { "RC" };
-    let rnic = if copy.tcp {
-        None
-    } else {
-        let rnic = Rnic::open(rc_config());
-        Some(rnic.map_err(|error| failed(error.to_string()))?)
-    };
-    let mut options = copy.options;
+    let own = SessionControl::new().map_err(Failed::of)?;
+    let kind = if copy.carriage.tcp { "TCP" } else { "RC" };
+    let mut options = copy.carriage.options;
     let meeting = if copy.active {
         let local = SocketAddr::new(control.local().map_err(failed)?.ip(), 0);
-        let port = match &rnic {
-            Some(rnic) => Port::rc(rnic, local),
-            None => Port::tcp(local),
-        };
-        let port = port.map_err(broken)?;
-        getrandom::fill(&mut options.token).map_err(|error| failed(error.to_string()))?;
-        let address = port.local_addr().map_err(broken)?;
+        let (port, address) = copy.carriage.listen(local)?;
+        getrandom::fill(&mut options.token).map_err(Failed::of)?;
         let family = if address.is_ipv4() { 1 } else { 2 };
         let (ip, number) = (address.ip(), address.port());
         let token = u128::from_be_bytes(options.token);
@@ -246,22 +162,11 @@ where
     }
     let connection = match meeting {
         Meeting::Accept(port) => {
-            port.accept(&options.token, Some(control.peer.ip()), CONNECT, &own)
+            port.accept(&options.token, Some(control.peer.ip()), CONNECT, &own)?
         }
-        Meeting::Dial(to) => match &rnic {
-            Some(rnic) => Connection::rc(rnic, to),
-            None => Connection::tcp(to),
-        },
+        Meeting::Dial(to) => copy.carriage.dial(&[to])?,
     };
-    let done = connection.and_then(|connection| run(connection, &options, &own));
-    let hint = "; the same command goes on from there";
-    let summary = done.map_err(|error| {
-        let hint = match &error {
-            Error::Carrier(_) | Error::Silent | Error::Ended { .. } | Error::Cancelled => hint,
-            _ => "",
-        };
-        failed(format!("{error}{hint}"))
-    })?;
+    let summary = run(connection, &options, &own)?;
     let reply = control.reply().map_err(failed)?;
     if reply.code == 226 || summary.failed > 0 && reply.code == 451 {
         return Ok(summary);

@@ -2,8 +2,7 @@
 
 mod control;
 mod copy;
-mod progress;
 mod url;
 
-pub use copy::{Copy, Failed, run};
+pub use copy::{Copy, run};
 pub use url::{Place, Url};

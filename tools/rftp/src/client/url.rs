@@ -1,7 +1,7 @@
 //! `rftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH`, with `%XX` for octets.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// Port of a URL without one, and of `rftpd`.
@@ -125,11 +125,6 @@ fn decode(mut octets: &[u8]) -> Option<Vec<u8>> {
         octets = rest;
     }
     Some(out)
-}
-
-/// A name for a line of output.
-pub(super) fn shown(octets: &[u8]) -> String {
-    OsString::from_vec(octets.to_vec()).display().to_string()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use dgiwarp_transfer::disk::{Item, TreeSink, TreeSinkOptions, TreeSource};
 use dgiwarp_transfer::{Connection, Control, Error, Event, Options, Port, Summary, receive, send};
+use dgiwarp_transfer_cli::listen;
 
 use super::command::Command;
 use super::control::Client;
@@ -68,14 +69,10 @@ impl Client {
         let mut last = "no port is free".to_owned();
         for number in ports.unwrap_or(0..=0) {
             let address = SocketAddr::new(self.local, number);
-            let port = if rc {
-                let rnic = self.server.rnic().map_err(|error| error.to_string())?;
-                Port::rc(&rnic, address)
-            } else {
-                Port::tcp(address)
-            };
-            match port {
-                Ok(port) => return Ok(port),
+            let rnic = rc.then(|| self.server.rnic()).transpose();
+            let rnic = rnic.map_err(|error| error.to_string())?;
+            match listen(rnic.as_ref(), address) {
+                Ok((port, _)) => return Ok(port),
                 Err(error) => last = error.to_string(),
             }
         }

@@ -3,7 +3,9 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
+
+pub(crate) use dgiwarp_transfer_cli::testing::{fail, names, octets, output, succeed};
 
 /// A running `rftpd`.
 #[derive(Debug)]
@@ -58,55 +60,7 @@ pub(crate) fn rftp(arguments: &[&str]) -> Command {
     command
 }
 
-pub(crate) fn output(command: &mut Command) -> Output {
-    command.stdin(Stdio::null()).output().unwrap()
-}
-
-#[track_caller]
-pub(crate) fn succeed(command: &mut Command) -> String {
-    let output = output(command);
-    let said = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(output.status.success(), "{command:?}: {said}");
-    said
-}
-
-/// It fails, with this in its message.
-#[track_caller]
-pub(crate) fn fail(command: &mut Command, with: &str) {
-    let output = output(command);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
-    assert!(said.contains(with), "{said}");
-}
-
-/// Octets that look random, of a seed. After a mebibyte they repeat, but for the number of the mebibyte.
-pub(crate) fn octets(seed: u64, length: usize) -> Vec<u8> {
-    const REPEATED: usize = 1 << 20;
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_be_bytes()
-    };
-    let first: Vec<u8> = std::iter::repeat_with(next)
-        .flatten()
-        .take(length.min(REPEATED))
-        .collect();
-    let mut all = first.repeat(length.div_ceil(REPEATED).max(1));
-    all.truncate(length);
-    for (index, piece) in all.chunks_mut(REPEATED).enumerate().skip(1) {
-        let number = index.to_be_bytes();
-        let count = piece.len().min(number.len());
-        piece[..count].copy_from_slice(&number[..count]);
-    }
-    all
-}
-
+/// A tree that any FTP client can name.
 pub(crate) fn make_tree(path: &Path) {
     fs::create_dir_all(path.join("a/b")).unwrap();
     fs::create_dir(path.join("empty")).unwrap();
@@ -128,13 +82,4 @@ pub(crate) fn assert_equal(one: &Path, other: &Path) {
             .arg(one)
             .arg(other),
     );
-}
-
-pub(crate) fn names(path: &Path) -> Vec<String> {
-    let entries = fs::read_dir(path).unwrap();
-    let mut names: Vec<_> = entries
-        .map(|it| it.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
 }

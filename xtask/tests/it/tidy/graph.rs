@@ -72,13 +72,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("dgiwarp-perf", &["dgiwarp", "dgiwarp-cli"]),
     ("dgiwarp-transfer", &["dgiwarp", "dgiwarp-codec"]),
+    ("dgiwarp-transfer-cli", &["dgiwarp", "dgiwarp-transfer"]),
     (
         "dgiwarp-mz",
-        &["dgiwarp", "dgiwarp-cli", "dgiwarp-transfer"],
+        &["dgiwarp-cli", "dgiwarp-transfer", "dgiwarp-transfer-cli"],
     ),
     (
         "dgiwarp-rftp",
-        &["dgiwarp", "dgiwarp-cli", "dgiwarp-transfer"],
+        &[
+            "dgiwarp",
+            "dgiwarp-cli",
+            "dgiwarp-transfer",
+            "dgiwarp-transfer-cli",
+        ],
     ),
     // It shows what the tester decodes, and so sees traffic as a stranger to the stack does.
     ("dgiwarp-dump", &["dgiwarp-cli", "dgiwarp-conform"]),

@@ -11,11 +11,13 @@ use dgiwarp_transfer::{Event, Summary};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use crate::place::Failed;
+use crate::Failed;
 
 /// Output of a program.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Show {
+    /// Its name.
+    pub program: &'static str,
     /// No bar and no summary.
     pub quiet: bool,
     /// A line for each entry.
@@ -26,22 +28,25 @@ pub struct Show {
 
 /// Progress of a session. Names are kept while their entries are unfinished.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     show: Show,
     bar: ProgressBar,
     names: BTreeMap<u32, String>,
     begun: Instant,
-    pub(crate) failures: u64,
+    /// Entries that failed so far.
+    pub failures: u64,
     /// Events so far.
-    pub(crate) events: u64,
+    pub events: u64,
 }
 
 impl Progress {
+    /// Begins; with a bar where standard error is a terminal and the session is `alone`.
+    #[must_use]
     #[expect(
         clippy::disallowed_methods,
         reason = "an edge: a user reads how long it took"
     )]
-    pub(crate) fn new(show: Show, alone: bool) -> Self {
+    pub fn new(show: Show, alone: bool) -> Self {
         let hidden = show.quiet || show.json || !alone || !std::io::stderr().is_terminal();
         let bar = if hidden {
             ProgressBar::hidden()
@@ -65,7 +70,8 @@ impl Progress {
         }
     }
 
-    pub(crate) fn note(&mut self, event: &Event) {
+    /// Takes note of an event.
+    pub fn note(&mut self, event: &Event) {
         self.events += 1;
         match event {
             Event::Offered { file, entry } => {
@@ -100,7 +106,10 @@ impl Progress {
                 self.fail(text);
             }
             Event::Repeated { offset, .. } if self.show.verbose => {
-                let text = format!("mz: a corrupt block at {offset} is sent again");
+                let text = format!(
+                    "{}: a corrupt block at {offset} is sent again",
+                    self.show.program
+                );
                 self.bar.suspend(|| eprintln!("{text}"));
             }
             _ => {}
@@ -109,15 +118,15 @@ impl Progress {
 
     fn fail(&mut self, text: &str) {
         self.failures += 1;
-        self.bar.suspend(|| eprintln!("mz: {text}"));
+        self.bar
+            .suspend(|| eprintln!("{}: {text}", self.show.program));
     }
 
     /// Shows the result of a session, `from` a peer if there may be several.
-    pub(crate) fn end(
-        &self,
-        done: &Result<Summary, Failed>,
-        from: Option<&str>,
-    ) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// The failure of the session, or [`Failed::Entries`].
+    pub fn end(&self, done: &Result<Summary, Failed>, from: Option<&str>) -> Result<(), Failed> {
         self.bar.finish_and_clear();
         let seconds = self.begun.elapsed().as_secs_f64();
         let from = from.map_or(String::new(), |peer| format!("{peer}: "));
@@ -142,7 +151,11 @@ impl Progress {
                 "repeated": summary.repeated,
             }));
         } else if !self.show.quiet {
-            eprintln!("mz: {from}{}", described(summary, seconds));
+            eprintln!(
+                "{}: {from}{}",
+                self.show.program,
+                described(summary, seconds)
+            );
         }
         let failed = summary.failed.max(self.failures);
         if failed > 0 {
@@ -183,16 +196,18 @@ fn described(summary: &Summary, seconds: f64) -> String {
 }
 
 /// Prints an object as one line.
-pub(crate) fn line(value: &Value) {
+pub fn line(value: &Value) {
     println!("{value}");
 }
 
 /// Octets of a name for people.
-fn shown(octets: &[u8]) -> String {
+#[must_use]
+pub fn shown(octets: &[u8]) -> String {
     OsString::from_vec(octets.to_vec()).display().to_string()
 }
 
 /// Octets for people.
-pub(crate) fn human(octets: u64) -> String {
+#[must_use]
+pub fn human(octets: u64) -> String {
     HumanBytes(octets).to_string()
 }

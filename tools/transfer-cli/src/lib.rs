@@ -1,0 +1,14 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod carriage;
+mod failed;
+mod options;
+mod progress;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use carriage::{Carriage, listen};
+pub use failed::Failed;
+pub use options::{Output, Sizes, Writing};
+pub use progress::{Progress, Show, human, line, shown};
