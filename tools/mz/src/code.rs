@@ -55,6 +55,12 @@ impl Code {
         self.token("dgiwarp mz 1 stream")
     }
 
+    /// The token of a session that begins with an order of the end that dials.
+    #[must_use]
+    pub fn orders(&self) -> [u8; 16] {
+        self.token("dgiwarp mz 1 orders")
+    }
+
     fn token(&self, context: &str) -> [u8; 16] {
         let key = blake3::derive_key(context, self.0.as_bytes());
         std::array::from_fn(|index| key[index])
@@ -87,6 +93,7 @@ mod tests {
         assert_eq!(again, code);
         assert_eq!(again.files(), code.files());
         assert_ne!(code.files(), code.stream());
+        assert_ne!(code.files(), code.orders());
         assert_ne!(Code::random().unwrap(), code);
         assert!(Code::given("  ").is_err());
     }

@@ -3,7 +3,9 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod code;
+mod fetch;
 mod guard;
 mod pipe;
 mod place;
@@ -11,6 +13,7 @@ mod receive;
 mod send;
 
 pub use code::Code;
+pub use fetch::{Get, Put, Server, get, put};
 pub use pipe::{PipeIn, PipeOut, pipe_in, pipe_out};
 pub use place::{PORT, listen_address, peer_addresses};
 pub use receive::{Receive, receive, serve};

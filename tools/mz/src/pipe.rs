@@ -11,9 +11,10 @@ use dgiwarp_transfer::{Control, Event, Sink, Source, Summary};
 use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show};
 use nix::fcntl::{FcntlArg, fcntl};
 
+use crate::admission::admit;
 use crate::code::Code;
 use crate::place::listen;
-use crate::receive::{Receive, admit, announce};
+use crate::receive::{Receive, announce};
 use crate::send::refused;
 
 /// Pieces behind the oldest unfinished one that a source offers.
@@ -67,7 +68,7 @@ pub fn pipe_out(order: &PipeOut) -> Result<(), Failed> {
     let (port, address) = listen(&order.carriage, order.bind, order.port)?;
     announce(order, address, "pipe", "");
     let token = order.code.stream();
-    let (connection, _) = admit(port, token)?;
+    let connection = admit(port, &[token])?.connection;
     let control = Control::new().map_err(|error| Failed::Session(error.to_string()))?;
     let mut options = order.carriage.options;
     options.token = token;

@@ -5,21 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
-use std::time::Duration;
 
-use dgiwarp_transfer::disk::{Root, TreeSink, TreeSinkOptions};
-use dgiwarp_transfer::{Arriving, Cancel, Connection, Control, Event, Port};
+use dgiwarp_transfer::disk::{Filter, Item, Root, TreeSink, TreeSinkOptions, TreeSource};
+use dgiwarp_transfer::wire::{FileKind, Role};
+use dgiwarp_transfer::{Control, Event, Request, Summary};
 use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show, line};
 use serde_json::json;
 
+use crate::admission::{Admission, Admitted, admit};
 use crate::code::Code;
-use crate::guard::{Guard, Pending};
 use crate::place::{PORT, listen};
-
-/// Time after which a listener checks whether it is still wanted.
-const TURN: Duration = Duration::from_millis(200);
-/// A moment for a lack of descriptors to pass.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// Order of an end that listens.
 #[derive(Debug, Clone)]
@@ -36,6 +31,10 @@ pub struct Receive {
     pub sink: TreeSinkOptions,
     /// How data moves.
     pub carriage: Carriage,
+    /// Peers may fetch.
+    pub read: bool,
+    /// Peers may have removed what they have not.
+    pub delete: bool,
     /// Sessions at a time.
     pub sessions: usize,
     /// Output.
@@ -50,10 +49,9 @@ pub fn receive(order: &Receive) -> Result<(), Failed> {
     let root = open(&order.folder)?;
     let (port, address) = listen(&order.carriage, order.bind, order.port)?;
     announce(order, address, "send", "PATH... ");
-    let token = order.code.files();
-    let (connection, _) = admit(port, token)?;
+    let admitted = admit(port, &[order.code.files(), order.code.orders()])?;
     let mut progress = Progress::new(order.show, true);
-    session(order, root, connection, token, &mut progress, None)
+    session(order, root, admitted, &mut progress, None)
 }
 
 /// Receives files of any number of peers, side by side. It does not return by itself.
@@ -64,25 +62,26 @@ pub fn serve(order: &Receive) -> Result<(), Failed> {
     let root = open(&order.folder)?;
     let (port, address) = listen(&order.carriage, order.bind, order.port)?;
     announce(order, address, "send", "PATH... ");
-    let token = order.code.files();
+    let tokens = [order.code.files(), order.code.orders()];
     let slots = Slots::new(order.sessions);
-    let admission = Admission::begin(port, token)?;
+    let admission = Admission::begin(port, &tokens)?;
     loop {
-        let (connection, peer) = admission.next()?;
+        let admitted = admission.next()?;
         let slot = slots.take();
         let (order, root) = (order.clone(), Arc::clone(&root));
+        let peer = admitted.peer.to_string();
+        let name = peer.clone();
         let body = move || {
             let _slot = slot;
             let mut progress = Progress::new(order.show, false);
-            let peer = peer.to_string();
-            let done = session(&order, root, connection, token, &mut progress, Some(&peer));
+            let done = session(&order, root, admitted, &mut progress, Some(&peer));
             if let Err(failed) = done {
                 eprintln!("mz: {peer}: {failed}");
             }
         };
         let spawned = thread::Builder::new().name("mz-session".into()).spawn(body);
         if let Err(error) = spawned {
-            eprintln!("mz: {peer}: {error}");
+            eprintln!("mz: {name}: {error}");
         }
     }
 }
@@ -121,7 +120,7 @@ impl Drop for Slot {
     }
 }
 
-fn open(folder: &Path) -> Result<Arc<Root>, Failed> {
+pub(crate) fn open(folder: &Path) -> Result<Arc<Root>, Failed> {
     let named = |error: std::io::Error| Failed::Session(format!("{}: {error}", folder.display()));
     if let Err(error) = std::fs::create_dir(folder)
         && error.kind() != std::io::ErrorKind::AlreadyExists
@@ -134,18 +133,101 @@ fn open(folder: &Path) -> Result<Arc<Root>, Failed> {
 fn session(
     order: &Receive,
     root: Arc<Root>,
-    connection: Connection,
-    token: [u8; 16],
+    admitted: Admitted,
     progress: &mut Progress,
     from: Option<&str>,
 ) -> Result<(), Failed> {
-    let sink = Arc::new(TreeSink::new(root, PathBuf::new(), order.sink));
-    let control = Control::new().map_err(|error| Failed::Session(error.to_string()))?;
-    let mut options = order.carriage.options;
-    options.token = token;
+    let control = Control::new().map_err(Failed::of)?;
     let mut note = |event: &Event| progress.note(event);
-    let done = dgiwarp_transfer::receive(connection, sink, &options, &control, &mut note);
-    progress.end(&done.map_err(Failed::from), from)
+    let done = converse(order, root, admitted, &control, &mut note);
+    progress.end(&done, from)
+}
+
+/// Runs the session that a peer wants, if it is one that is permitted.
+fn converse(
+    order: &Receive,
+    root: Arc<Root>,
+    admitted: Admitted,
+    control: &Control,
+    note: &mut dyn FnMut(&Event),
+) -> Result<Summary, Failed> {
+    let mut connection = admitted.connection;
+    let mut options = order.carriage.options;
+    options.token = admitted.token;
+    if admitted.token == order.code.files() {
+        let sink = Arc::new(TreeSink::new(root, PathBuf::new(), order.sink));
+        let done = dgiwarp_transfer::receive(connection, sink, &options, control, note);
+        return Ok(done?);
+    }
+    let request = connection.request(control);
+    let request = request.ok_or_else(|| Failed::of("the peer has no order"))?;
+    let prepared = match connection.peer_role() {
+        Some(Role::Sink) => give(order, root, &request).map(Side::Give),
+        _ => take(order, root, &request).map(Side::Take),
+    };
+    options.prune = request.prune;
+    let done = match prepared {
+        Ok(Side::Give(source)) => {
+            dgiwarp_transfer::send(connection, source, &options, control, note)
+        }
+        Ok(Side::Take(sink)) => {
+            dgiwarp_transfer::receive(connection, sink, &options, control, note)
+        }
+        Err(text) => {
+            connection.refuse(&text, control);
+            return Err(Failed::Session(text));
+        }
+    };
+    Ok(done?)
+}
+
+enum Side {
+    Give(Arc<TreeSource>),
+    Take(Arc<TreeSink>),
+}
+
+/// What a peer fetches.
+fn give(order: &Receive, root: Arc<Root>, request: &Request) -> Result<Arc<TreeSource>, String> {
+    if !order.read {
+        return Err("reading is not permitted: mz serve --read".into());
+    }
+    let mut items = Vec::new();
+    for path in &request.paths {
+        let there = root.link_metadata(path);
+        let there = there.map_err(|error| format!("{}: {error}", path.display()))?;
+        if request.contents && there.kind() != Some(FileKind::Directory) {
+            return Err(format!("{}: not a directory", path.display()));
+        }
+        let name = path.file_name().filter(|_| !request.contents);
+        items.push(Item {
+            root: Arc::clone(&root),
+            path: path.clone(),
+            name: name.unwrap_or_default().into(),
+        });
+    }
+    let filter = Filter::new(&request.exclude, &request.include)?;
+    Ok(Arc::new(TreeSource::new(items).filtered(filter)))
+}
+
+/// What a peer sends for a directory to become like it.
+fn take(order: &Receive, root: Arc<Root>, request: &Request) -> Result<Arc<TreeSink>, String> {
+    if request.prune && !order.delete {
+        return Err("removing is not permitted: mz serve --delete".into());
+    }
+    let target = match &request.paths[..] {
+        [] => PathBuf::new(),
+        [path] => path.clone(),
+        _ => return Err("more than one target".into()),
+    };
+    let filter = Filter::new(&request.exclude, &request.include)?;
+    let mut sink = TreeSink::new(root, target, order.sink);
+    if request.prune {
+        sink = sink.mirror(filter);
+    }
+    if request.dry_run {
+        sink = sink.dry_run();
+    }
+    Ok(Arc::new(sink))
 }
 
 /// Shows where this end listens, and the command for the other one.
@@ -172,91 +254,4 @@ pub(crate) fn announce(order: &Receive, address: SocketAddr, command: &str, path
     let tcp = if order.carriage.tcp { "--tcp " } else { "" };
     eprintln!("mz: listening at {address}, code {code}");
     eprintln!("mz: at the other end: mz {command} {tcp}--code {code} {paths}{host}");
-}
-
-/// Waits for one peer that has the token.
-pub(crate) fn admit(port: Port, token: [u8; 16]) -> Result<(Connection, SocketAddr), Failed> {
-    Admission::begin(port, token)?.next()
-}
-
-/// Peers that come: each shows its code in a thread of its own, so that one that is silent or guesses holds nobody up.
-#[derive(Debug)]
-struct Admission {
-    admitted: Receiver<(Connection, SocketAddr)>,
-    cancel: Cancel,
-}
-
-impl Admission {
-    fn begin(port: Port, token: [u8; 16]) -> Result<Self, Failed> {
-        let broken = |error: std::io::Error| Failed::Session(error.to_string());
-        let control = Control::new().map_err(broken)?;
-        let cancel = control.cancel();
-        let (report, admitted) = sync_channel(0);
-        let body = move || {
-            let guard = Guard::default();
-            while !control.is_cancelled() {
-                match port.arrive(TURN, &control) {
-                    Ok(Some(arriving)) => check(arriving, token, &guard, &report),
-                    Ok(None) => {}
-                    // One peer that broke off, or a lack of descriptors.
-                    Err(_) => delay(PAUSE),
-                }
-            }
-        };
-        let thread = thread::Builder::new().name("mz-listen".into());
-        thread.spawn(body).map_err(broken)?;
-        Ok(Self { admitted, cancel })
-    }
-
-    fn next(&self) -> Result<(Connection, SocketAddr), Failed> {
-        let admitted = self.admitted.recv();
-        admitted.map_err(|_| Failed::Session("nobody listens any more".into()))
-    }
-}
-
-impl Drop for Admission {
-    fn drop(&mut self) {
-        self.cancel.cancel();
-    }
-}
-
-fn check(
-    arriving: Arriving,
-    token: [u8; 16],
-    guard: &Guard,
-    report: &SyncSender<(Connection, SocketAddr)>,
-) {
-    let peer = arriving.peer();
-    let Some(pending) = guard.admit(peer.ip()) else {
-        return;
-    };
-    let report = report.clone();
-    let body = move || {
-        if let Some(connection) = greet(arriving, token, &pending) {
-            // The program may be at its end.
-            let _ = report.send((connection, peer));
-        }
-    };
-    // Without threads the peer is sent away.
-    let _ = thread::Builder::new().name("mz-code".into()).spawn(body);
-}
-
-/// The connection of a peer that shows the token. Others get the delay first.
-fn greet(arriving: Arriving, token: [u8; 16], pending: &Pending) -> Option<Connection> {
-    let control = Control::new().ok()?;
-    let connection = arriving.greet(&control)?;
-    if connection.has_token(&token) {
-        pending.right();
-        return Some(connection);
-    }
-    delay(pending.wrong());
-    None
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an edge: the wait is a guesser's punishment"
-)]
-fn delay(time: Duration) {
-    thread::sleep(time);
 }

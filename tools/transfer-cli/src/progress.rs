@@ -97,6 +97,24 @@ impl Progress {
                     self.bar.suspend(|| eprintln!("{name}"));
                 }
             }
+            Event::Removed { name, status, text } => {
+                let name = shown(name);
+                if self.show.json {
+                    let status = if status.is_good() {
+                        "removed"
+                    } else {
+                        "failed"
+                    };
+                    line(
+                        &json!({"event": "removed", "name": name, "status": status, "text": text}),
+                    );
+                }
+                if !status.is_good() {
+                    self.fail(text);
+                } else if self.show.verbose {
+                    self.bar.suspend(|| eprintln!("removed {name}"));
+                }
+            }
             Event::Unreadable { name, text } => {
                 if self.show.json {
                     line(
@@ -147,6 +165,7 @@ impl Progress {
                 "stored": summary.stored,
                 "present": summary.present,
                 "failed": summary.failed,
+                "removed": summary.removed,
                 "resumed": summary.resumed,
                 "repeated": summary.repeated,
             }));
@@ -182,6 +201,7 @@ fn described(summary: &Summary, seconds: f64) -> String {
     );
     for (count, what) in [
         (summary.present, "were there"),
+        (summary.removed, "removed"),
         (summary.repeated, "corrupt blocks came again"),
     ] {
         if count > 0 {

@@ -1,10 +1,14 @@
 //! Files: a root that names cannot leave, and source and sink of trees beneath it.
 
+mod filter;
+mod partial;
+mod prune;
 mod root;
 mod staging;
 mod tree_sink;
 mod tree_source;
 
+pub use filter::Filter;
 pub use root::{Metadata, Root};
 pub use tree_sink::{TreeSink, TreeSinkOptions};
 pub use tree_source::{Item, TreeSource};

@@ -21,7 +21,7 @@ use super::Metadata;
 use crate::wire::Entry;
 
 /// First octets of the directory's name.
-const PREFIX: &str = ".rftp-pack-";
+pub(super) const PREFIX: &str = ".rftp-pack-";
 
 /// Directories of one process.
 static NEXT: AtomicU32 = AtomicU32::new(0);

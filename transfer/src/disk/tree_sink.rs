@@ -1,8 +1,8 @@
 //! Files and trees as a sink: partial files with a journal, renamed when they are whole.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::fs::{File, TryLockError};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,26 +11,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, FallocateFlags, OFlag, fallocate, openat, renameat};
-use nix::sys::stat::{Mode, UtimensatFlags, fchmod, fstatat, futimens, mode_t, utimensat};
-use nix::sys::time::TimeSpec;
-use nix::unistd::{UnlinkatFlags, fsync, symlinkat, unlinkat};
+use nix::fcntl::{AtFlags, OFlag, renameat};
+use nix::sys::stat::{UtimensatFlags, fstatat, utimensat};
+use nix::unistd::{fsync, symlinkat};
 
+use super::partial::{
+    Partial, allocate, describe, hidden, open_locked, open_own, read_journal, remove, time,
+};
+use super::prune::Prune;
 use super::staging::{Parents, Staging, Whole};
-use super::{Metadata, Root, failure};
+use super::{Filter, Metadata, Root, failure};
 use crate::engine::{Begun, Failure};
 use crate::journal;
 use crate::session::{Short, Sink, Unpacker};
-use crate::wire::{Answer, Entry, FileKind, Status};
-
-/// Suffix of a file that is not whole, behind `.` and its name.
-pub(super) const PART: &str = ".rftp-part";
-/// Suffix of its journal.
-pub(super) const JOURNAL: &str = ".rftp-journal";
-/// Longest name that a suffix is put behind; a longer one is replaced by its hash.
-const LONG_NAME: usize = 255 - 1 - JOURNAL.len();
-/// Journals longer than this are not read: the file begins anew. 64 GiB in blocks of 1 KiB have it.
-const MAX_JOURNAL: u64 = 3 << 30;
+use crate::wire::{Answer, Entry, FileKind, Removal, Status};
 
 /// Directories that are synchronized one by one; the file system as a whole for more.
 const FEW_DIRECTORIES: usize = 4;
@@ -61,19 +55,13 @@ pub struct TreeSink {
     root: Arc<Root>,
     target: PathBuf,
     options: TreeSinkOptions,
+    /// Names that came, where others are removed.
+    prune: Option<Prune>,
+    /// Nothing is changed.
+    dry: bool,
     files: Mutex<BTreeMap<u32, Arc<Partial>>>,
     /// Short files without a name; none before the first came.
     staging: Mutex<Option<Arc<Staging>>>,
-}
-
-#[derive(Debug)]
-struct Partial {
-    dir: OwnedFd,
-    name: OsString,
-    entry: Entry,
-    file: File,
-    journal: Option<Mutex<File>>,
-    shown: String,
 }
 
 impl TreeSink {
@@ -84,9 +72,61 @@ impl TreeSink {
             root,
             target,
             options,
+            prune: None,
+            dry: false,
             files: Mutex::default(),
             staging: Mutex::default(),
         }
+    }
+
+    /// The target becomes as the source: what is in the way of an entry is removed, and at the end what did not come and the filter does not leave out. It takes
+    /// [`Options::prune`](crate::Options::prune) too.
+    #[must_use]
+    pub fn mirror(mut self, filter: Filter) -> Self {
+        self.prune = Some(Prune::new(filter));
+        self
+    }
+
+    /// Changes nothing: entries are reported as they would be.
+    #[must_use]
+    pub fn dry_run(mut self) -> Self {
+        self.dry = true;
+        self
+    }
+
+    /// An entry came.
+    fn note(&self, entry: &Entry) {
+        let Some(prune) = &self.prune else { return };
+        prune.note(&entry.name);
+        if !self.dry {
+            let name = Path::new(OsStr::from_bytes(&entry.name));
+            prune.clear(&self.root, &self.target, name, entry.kind);
+        }
+    }
+
+    /// The status that an entry would have.
+    fn foresee(&self, path: &Path, entry: &Entry) -> Status {
+        let there = self.root.link_metadata(path).ok();
+        let there = there.filter(|it| it.kind() == Some(entry.kind));
+        let is_like = there.is_some_and(|there| match entry.kind {
+            FileKind::Directory => true,
+            FileKind::Link => self
+                .root
+                .read_link(path)
+                .is_ok_and(|it| it.as_bytes() == entry.target),
+            FileKind::File => self.is_like(&there, entry),
+        });
+        if is_like {
+            Status::Present
+        } else {
+            Status::Stored
+        }
+    }
+
+    /// Whether a file need not come again.
+    fn is_like(&self, there: &Metadata, entry: &Entry) -> bool {
+        let like = there.size() == entry.size && there.modified() == entry.modified;
+        like && there.kind() == Some(FileKind::File) && !self.options.rewrite
     }
 
     fn path(&self, entry: &Entry) -> PathBuf {
@@ -161,8 +201,7 @@ impl TreeSink {
             if there.kind() == Some(FileKind::Directory) {
                 return Err(Errno::EISDIR.into());
             }
-            let like = there.size() == entry.size && there.modified() == entry.modified;
-            if like && there.kind() == Some(FileKind::File) && !self.options.rewrite {
+            if self.is_like(&there, entry) {
                 return Ok((Begun::Finished(Status::Present), None));
             }
         }
@@ -214,53 +253,6 @@ impl TreeSink {
     }
 }
 
-impl Partial {
-    /// Removes the partial file and its journal.
-    fn discard(&self) {
-        for name in hidden(&self.name) {
-            // Left over, it does no harm.
-            let _ = remove(&self.dir, &name);
-        }
-    }
-
-    fn finish(&self, durable: bool) -> io::Result<()> {
-        describe(&self.file, &self.entry)?;
-        if durable {
-            self.file.sync_data()?;
-        }
-        let [part, notes] = hidden(&self.name);
-        renameat(
-            &self.dir,
-            part.as_os_str(),
-            &self.dir,
-            self.name.as_os_str(),
-        )?;
-        if durable {
-            fsync(&self.dir)?;
-        }
-        if self.journal.is_some() {
-            remove(&self.dir, &notes)?;
-        }
-        Ok(())
-    }
-
-    fn note(&self, blocks: &[(u64, [u8; 32])], durable: bool) -> io::Result<()> {
-        let Some(journal) = &self.journal else {
-            return Ok(());
-        };
-        if durable {
-            self.file.sync_data()?;
-        }
-        let mut records = Vec::with_capacity(blocks.len() * journal::RECORD);
-        for (index, hash) in blocks {
-            records.extend(journal::record(*index, hash));
-        }
-        let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
-        journal.write_all(&records)?;
-        if durable { journal.sync_data() } else { Ok(()) }
-    }
-}
-
 impl TreeSink {
     fn staging(&self) -> io::Result<Arc<Staging>> {
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
@@ -278,6 +270,7 @@ impl TreeSink {
     /// Makes a directory or link, or finds whether a file is wanted.
     fn check(&self, entry: &Entry, parents: &mut Parents) -> Result<Answer, Failure> {
         let path = self.path(entry);
+        self.note(entry);
         let checked = match entry.kind {
             FileKind::Directory => self.directory(&path, entry).map(|()| Answer::Stored),
             FileKind::Link => self.link(&path, entry).map(|status| match status {
@@ -308,10 +301,7 @@ impl TreeSink {
     /// Whether a file of this size and time is there, and need not come again.
     fn is_there(&self, dir: &OwnedFd, name: &OsStr, entry: &Entry) -> bool {
         let found = fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(Metadata::from);
-        found.is_ok_and(|there| {
-            let like = there.size() == entry.size && there.modified() == entry.modified;
-            like && there.kind() == Some(FileKind::File) && !self.options.rewrite
-        })
+        found.is_ok_and(|there| self.is_like(&there, entry))
     }
 
     fn stage(&self, short: &Short<'_>, parents: &mut Parents) -> Result<(), Failure> {
@@ -428,13 +418,24 @@ impl Unpacker for TreeSink {
 
 impl Sink for TreeSink {
     fn unpacker(&self) -> Option<&dyn Unpacker> {
-        Some(self)
+        (!self.dry).then_some(self)
+    }
+
+    fn prune(&self) -> Vec<Removal> {
+        let prune = self.prune.as_ref();
+        prune.map_or_else(Vec::new, |it| {
+            it.remove_others(&self.root, &self.target, self.dry)
+        })
     }
 
     fn begin(&self, file: u32, entry: &Entry, block: u32) -> Result<Begun, Failure> {
         let path = self.path(entry);
         let shown = path.display().to_string();
         let named = |error: io::Error| failure(&shown, &error);
+        self.note(entry);
+        if self.dry {
+            return Ok(Begun::Finished(self.foresee(&path, entry)));
+        }
         match entry.kind {
             FileKind::Directory => {
                 self.directory(&path, entry).map_err(named)?;
@@ -500,93 +501,4 @@ impl Drop for TreeSink {
             self.abandon(file, true);
         }
     }
-}
-
-/// Names of a partial file and its journal.
-fn hidden(name: &OsStr) -> [OsString; 2] {
-    [PART, JOURNAL].map(|suffix| {
-        let mut hidden = OsString::from(".");
-        if name.len() > LONG_NAME {
-            let hash = blake3::hash(name.as_bytes()).to_hex();
-            hidden.push(&hash.as_str()[..32]);
-        } else {
-            hidden.push(name);
-        }
-        hidden.push(suffix);
-        hidden
-    })
-}
-
-fn open_own(dir: &OwnedFd, name: &OsStr) -> io::Result<File> {
-    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let opened = openat(
-        dir,
-        name,
-        flags | OFlag::O_NONBLOCK,
-        Mode::from_bits_truncate(0o600),
-    )?;
-    let file = File::from(opened);
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(Errno::EEXIST.into())
-    }
-}
-
-/// Opens a partial file that no other session has. One that got its name, or was removed, between opening and locking is another file's now.
-fn open_locked(dir: &OwnedFd, name: &OsStr) -> io::Result<File> {
-    loop {
-        let file = open_own(dir, name)?;
-        file.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => Errno::EWOULDBLOCK.into(),
-            TryLockError::Error(error) => error,
-        })?;
-        let ours = Metadata::of(&file)?.identity();
-        match fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(stat) if Metadata::from(stat).identity() == ours => return Ok(file),
-            Ok(_) | Err(Errno::ENOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-fn read_journal(file: &File) -> io::Result<Vec<u8>> {
-    let length = file.metadata()?.len();
-    if length > MAX_JOURNAL {
-        return Ok(Vec::new());
-    }
-    let mut octets = vec![0; usize::try_from(length).unwrap_or(0)];
-    file.read_exact_at(&mut octets, 0)?;
-    Ok(octets)
-}
-
-/// Takes space for the file, so that a full disk is found before anything is sent.
-fn allocate(file: &File, size: u64) -> io::Result<()> {
-    let length = i64::try_from(size).map_err(|_| Errno::EFBIG)?;
-    match fallocate(file, FallocateFlags::empty(), 0, length) {
-        Ok(()) => Ok(()),
-        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => file.set_len(size),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn remove(dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
-    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn time(entry: &Entry) -> TimeSpec {
-    TimeSpec::new(entry.modified.0, i64::from(entry.modified.1))
-}
-
-/// Permissions, without those that change a user, and times.
-fn describe(file: &File, entry: &Entry) -> io::Result<()> {
-    fchmod(
-        file,
-        Mode::from_bits_truncate(mode_t::from(entry.mode) & 0o777),
-    )?;
-    let time = time(entry);
-    Ok(futimens(file, &time, &time)?)
 }

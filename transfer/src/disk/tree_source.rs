@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::OFlag;
 
+use super::filter::join;
 use super::root::is_unchanged;
-use super::{Metadata, Root, failure};
+use super::{Filter, Metadata, Root, failure};
 use crate::engine::{Failure, Next};
 use crate::session::{Packer, Source};
 use crate::wire::{FileKind, NAME_LIMIT, Status};
@@ -65,6 +66,7 @@ struct Walk {
     todo: Vec<(Item, Option<Metadata>)>,
     /// Deepest last.
     directories: Vec<(Metadata, PathBuf)>,
+    filter: Filter,
 }
 
 #[derive(Debug)]
@@ -89,10 +91,22 @@ impl TreeSource {
         let directories = Vec::new();
         let todo = items.into_iter().map(|item| (item, None)).collect();
         Self {
-            walk: Mutex::new(Walk { todo, directories }),
+            walk: Mutex::new(Walk {
+                todo,
+                directories,
+                filter: Filter::none(),
+            }),
             files: Mutex::default(),
             shorts: Mutex::default(),
         }
+    }
+
+    /// Leaves out entries of directories whose names a filter leaves out.
+    #[must_use]
+    pub fn filtered(mut self, filter: Filter) -> Self {
+        let walk = self.walk.get_mut().unwrap_or_else(PoisonError::into_inner);
+        walk.filter = filter;
+        self
     }
 
     fn opened(&self, file: u32) -> Result<Arc<Opened>, Failure> {
@@ -155,21 +169,16 @@ impl Walk {
         for (name, metadata) in list.into_iter().rev() {
             let item = Item {
                 root: Arc::clone(&item.root),
-                path: join(&item.path, Path::new(&name)),
-                name: join(&item.name, Path::new(&name)),
+                path: join(&item.path, &name),
+                name: join(&item.name, &name),
             };
+            let directory = metadata.kind() == Some(FileKind::Directory);
+            if self.filter.leaves_out(&item.name, directory) {
+                continue;
+            }
             self.todo.push((item, Some(metadata)));
         }
         Ok(())
-    }
-}
-
-/// Joins without a separator at an end.
-fn join(path: &Path, name: &Path) -> PathBuf {
-    if path.as_os_str().is_empty() {
-        name.to_owned()
-    } else {
-        path.join(name)
     }
 }
 

@@ -126,6 +126,15 @@ pub enum Event {
         /// The failure for people.
         text: String,
     },
+    /// The sink removed an entry that the source has not, or failed to.
+    Removed {
+        /// Its name beneath the target.
+        name: Vec<u8>,
+        /// Result.
+        status: Status,
+        /// The failure for people.
+        text: String,
+    },
     /// The source cannot read an entry, which is left out.
     Unreadable {
         /// Its name.

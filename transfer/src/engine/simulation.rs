@@ -17,7 +17,7 @@ use super::{
 use crate::hash;
 use crate::wire::{
     Answer, Answers, Block, EndStatus, Entry, FileKind, Frame, List, Nack, Offer, PACKED, RECORD,
-    Record, Status, Stored, Window,
+    Record, Removal, Status, Stored, Window,
 };
 
 const BLOCK: u32 = 1024;
@@ -32,12 +32,16 @@ struct Disk {
     finished: BTreeMap<u32, Vec<u8>>,
     /// Packed files without a name, which a crash loses.
     staged: BTreeMap<u32, Vec<u8>>,
+    /// Times that entries of others were removed.
+    pruned: u32,
 }
 
 struct World {
     rng: ChaCha8Rng,
     /// Both ends pack short files.
     packs: bool,
+    /// Entries that the source has not are removed.
+    prune: bool,
     files: Vec<Vec<u8>>,
     disk: Disk,
     /// One octet in how many blocks is flipped; 0: none.
@@ -59,6 +63,10 @@ struct Run {
 
 impl Run {
     fn new(packs: bool) -> Self {
+        Self::of(packs, false)
+    }
+
+    fn of(packs: bool, prune: bool) -> Self {
         let window = Window {
             stag: 1,
             slot_length: BLOCK,
@@ -66,9 +74,14 @@ impl Run {
             slots: SLOTS,
         };
         let slots = vec![Vec::new(); usize::from(SLOTS)];
+        let mut source = SourceEngine::new(BLOCK, SLOTS, packs);
+        let mut sink = SinkEngine::new(BLOCK, window, packs);
+        if prune {
+            (source, sink) = (source.pruning(), sink.pruning());
+        }
         Self {
-            source: SourceEngine::new(BLOCK, SLOTS, packs),
-            sink: SinkEngine::new(BLOCK, window, packs),
+            source,
+            sink,
             links: [Duration::ZERO; 2].map(|now| Link::new(now, RECEIVES)),
             wires: Default::default(),
             source_jobs: Vec::new(),
@@ -317,6 +330,18 @@ impl Run {
                 let results = files.into_iter().map(name).collect();
                 SinkDone::Committed { results }
             }
+            SinkJob::Prune => {
+                let packed = disk.finished.len() >= world.files.len();
+                assert!(packed, "removed before all files are there");
+                disk.pruned += 1;
+                let text = String::new();
+                let removal = Removal {
+                    name: b"old".to_vec(),
+                    status: Status::Stored,
+                    text,
+                };
+                SinkDone::Pruned(vec![removal; 1000])
+            }
         };
         self.sink.handle_done(done)
     }
@@ -365,6 +390,7 @@ impl World {
         Self {
             rng,
             packs,
+            prune: seed.is_multiple_of(2),
             files,
             disk: Disk::default(),
             corrupt_one_in,
@@ -396,11 +422,13 @@ impl World {
     /// Runs a session to its end, or to a crash after so many steps.
     fn run(&mut self, crash_after: u64) -> bool {
         self.disk.staged.clear();
-        let mut run = Run::new(self.packs);
+        self.disk.pruned = 0;
+        let mut run = Run::of(self.packs, self.prune);
         for _ in 0..crash_after {
             run.step(self).unwrap();
             if run.source.is_finished() {
                 assert!(run.sink.is_finished());
+                assert_eq!(self.disk.pruned, u32::from(self.prune));
                 return true;
             }
         }
@@ -700,6 +728,28 @@ fn lists_are_bounded_and_in_order() {
     assert_eq!(sink.handle_frame(list(1, MAX_LISTED - 1, 1)), Ok(()));
     let next = u32::try_from(MAX_LISTED).unwrap();
     assert_eq!(sink.handle_frame(list(next, 1, 1)), Err(Violation::Open));
+}
+
+/// PRUNE is for sessions that agreed on it, once, and when all is finished.
+#[test]
+fn nothing_is_removed_before_its_time() {
+    let unexpected = Err(Violation::Unexpected(18));
+    let mut sink = sink_with_a_listed_file(5);
+    assert_eq!(sink.handle_frame(Frame::Prune), unexpected);
+    let mut sink = sink_with_a_listed_file(5).pruning();
+    assert_eq!(sink.handle_frame(Frame::Prune), unexpected);
+    let mut run = Run::of(false, true);
+    assert_eq!(run.sink.handle_frame(Frame::Prune), Ok(()));
+    assert_eq!(run.sink.handle_frame(Frame::Prune), unexpected);
+    // Its answer comes first.
+    let finish = run.sink.handle_frame(Frame::Finish);
+    assert_eq!(finish, Err(Violation::Unexpected(11)));
+    let removed = Frame::Removed(crate::wire::Removed {
+        last: true,
+        entries: Vec::new(),
+    });
+    let answered = run.source.handle_frame(removed);
+    assert_eq!(answered, Err(Violation::Unexpected(19)));
 }
 
 /// An older peer gets none of the frames that it does not take.

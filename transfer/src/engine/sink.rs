@@ -8,7 +8,7 @@ use super::{Event, Failure, MAX_OPEN, MAX_REPEATS, Violation, block_length, bloc
 use crate::hash;
 use crate::wire::{
     Ack, Block, End, EndStatus, FileKind, Frame, Grant, Level, List, Nack, Offer, PACKED, Status,
-    Want, Window,
+    Unreadable, Want, Window,
 };
 
 /// Octets after which blocks are made durable and noted in the journal.
@@ -22,6 +22,15 @@ const BATCH: usize = 256;
 enum Slot {
     Granted,
     Filled,
+}
+
+/// Removal of what the source has not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prune {
+    /// Not agreed, or done.
+    No,
+    Agreed,
+    Removing,
 }
 
 #[derive(Debug)]
@@ -53,6 +62,9 @@ pub struct SinkEngine {
     durable: Vec<(u32, u64, u32)>,
     finish_received: bool,
     finished: bool,
+    prune: Prune,
+    /// Whether the session began with a REQUEST.
+    ordered: bool,
     /// Where both ends pack small files.
     packs: Option<SinkPacks>,
     out: SinkOut,
@@ -74,9 +86,25 @@ impl SinkEngine {
             durable: Vec::new(),
             finish_received: false,
             finished: false,
+            prune: Prune::No,
+            ordered: false,
             packs: packs.then(|| SinkPacks::new(block)),
             out,
         }
+    }
+
+    /// The source may have what it has not removed.
+    #[must_use]
+    pub fn pruning(mut self) -> Self {
+        self.prune = Prune::Agreed;
+        self
+    }
+
+    /// The session began with a REQUEST.
+    #[must_use]
+    pub fn ordered(mut self) -> Self {
+        self.ordered = true;
+        self
     }
 
     /// Whether the source has no further files and all are finished.
@@ -129,9 +157,22 @@ impl SinkEngine {
             Frame::Block(block) => self.take_block(&block),
             Frame::End(end) => self.take_end(end),
             Frame::List(list) => self.take_list(list),
-            Frame::Finish if !self.finish_received => {
+            Frame::Prune if self.prune == Prune::Agreed => {
+                let packed = self.packs.as_ref().is_none_or(SinkPacks::is_empty);
+                if !self.files.is_empty() || !packed {
+                    return Err(Violation::Unexpected(18));
+                }
+                self.prune = Prune::Removing;
+                self.out.jobs.push_back(SinkJob::Prune);
+                Ok(())
+            }
+            Frame::Finish if !self.finish_received && self.prune != Prune::Removing => {
                 self.finish_received = true;
                 self.conclude();
+                Ok(())
+            }
+            Frame::Unreadable(Unreadable { name, text }) if self.ordered => {
+                self.out.events.push_back(Event::Unreadable { name, text });
                 Ok(())
             }
             Frame::Ping => Ok(()),
@@ -145,6 +186,10 @@ impl SinkEngine {
             | Frame::Done(_)
             | Frame::Answer(_)
             | Frame::Stored(_)
+            | Frame::Request(_)
+            | Frame::Prune
+            | Frame::Removed(_)
+            | Frame::Unreadable(_)
             | Frame::Abort(_) => Err(Violation::Unexpected(frame.kind())),
         }
     }
@@ -333,6 +378,10 @@ impl SinkEngine {
                     self.free.extend(freed);
                 }
                 self.conclude();
+            }
+            SinkDone::Pruned(removals) => {
+                self.prune = Prune::No;
+                self.out.removed(removals);
             }
         }
         Ok(())

@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Event, Failure};
-use crate::wire::{Answer, Done, Entry, Frame, Malformed, Record, Status};
+use crate::wire::{
+    Answer, Done, Entry, FRAME_LIMIT, Frame, HEADER, Malformed, Record, Removal, Removed, Status,
+};
 
 /// Work for the sink's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +87,8 @@ pub enum SinkJob {
         /// Numbers of the files.
         files: Vec<u32>,
     },
+    /// Remove what the source has not.
+    Prune,
 }
 
 /// How a file begins.
@@ -165,6 +169,8 @@ pub enum SinkDone {
         /// Files with success or failure.
         results: Vec<(u32, Result<(), Failure>)>,
     },
+    /// Entries were removed.
+    Pruned(Vec<Removal>),
 }
 
 /// Octets of a packed block, and its records.
@@ -179,6 +185,28 @@ pub(super) struct SinkOut {
 }
 
 impl SinkOut {
+    /// Reports removed entries, many to a frame.
+    pub(super) fn removed(&mut self, removals: Vec<Removal>) {
+        let mut entries = Vec::new();
+        let mut octets = HEADER + 4;
+        for removal in removals {
+            let Removal { name, status, text } = removal.clone();
+            self.events.push_back(Event::Removed { name, status, text });
+            if octets + removal.octets() > FRAME_LIMIT {
+                let entries = std::mem::take(&mut entries);
+                let last = false;
+                self.outgoing
+                    .push_back(Frame::Removed(Removed { last, entries }));
+                octets = HEADER + 4;
+            }
+            octets += removal.octets();
+            entries.push(removal);
+        }
+        let last = true;
+        self.outgoing
+            .push_back(Frame::Removed(Removed { last, entries }));
+    }
+
     /// A file ends with DONE.
     pub(super) fn done(&mut self, file: u32, status: Status, text: String) {
         let done = Done {

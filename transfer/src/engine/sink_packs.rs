@@ -137,7 +137,8 @@ impl SinkPacks {
             SinkDone::Begun { .. }
             | SinkDone::Written { .. }
             | SinkDone::Synced { .. }
-            | SinkDone::Finished { .. } => Ok(None),
+            | SinkDone::Finished { .. }
+            | SinkDone::Pruned(_) => Ok(None),
         }
     }
 

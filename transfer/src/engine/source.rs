@@ -7,8 +7,8 @@ use super::source_packs::SourcePacks;
 use super::{Event, Failure, MAX_OPEN, MAX_REPEATS, Outgoing, Violation, block_length, blocks};
 use crate::hash;
 use crate::wire::{
-    Block, Done, End, EndStatus, Entry, FileKind, Frame, Level, Nack, Offer, PACKED, Status, Want,
-    Window,
+    Block, Done, End, EndStatus, Entry, FileKind, Frame, Level, Nack, Offer, PACKED, Removal,
+    Status, Unreadable, Want, Window,
 };
 
 #[derive(Debug)]
@@ -24,6 +24,16 @@ struct Sending {
     repeats: BTreeMap<u64, u32>,
     checking: bool,
     ended: bool,
+}
+
+/// The last step of a session whose target is to become as the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prune {
+    /// It is not wanted, done, or not permitted: the source has entries that it could not read.
+    No,
+    Wanted,
+    /// PRUNE has left.
+    Asked,
 }
 
 #[derive(Debug)]
@@ -53,6 +63,10 @@ pub struct SourceEngine {
     exhausted: bool,
     finish_sent: bool,
     finished: bool,
+    /// Whether the sink is to remove what the source has not.
+    prune: Prune,
+    /// Whether the session began with a REQUEST: the sink learns of entries that are left out.
+    ordered: bool,
     /// Where both ends pack small files.
     packs: Option<SourcePacks>,
     out: SourceOut,
@@ -77,9 +91,25 @@ impl SourceEngine {
             exhausted: false,
             finish_sent: false,
             finished: false,
+            prune: Prune::No,
+            ordered: false,
             packs: packs.then(|| SourcePacks::new(block)),
             out: SourceOut::default(),
         }
+    }
+
+    /// The sink is to remove what the source has not, unless the source cannot read all that it has.
+    #[must_use]
+    pub fn pruning(mut self) -> Self {
+        self.prune = Prune::Wanted;
+        self
+    }
+
+    /// The session began with a REQUEST.
+    #[must_use]
+    pub fn ordered(mut self) -> Self {
+        self.ordered = true;
+        self
     }
 
     /// The sink's window, once it is there.
@@ -172,6 +202,16 @@ impl SourceEngine {
                 Some(packs) => packs.take_stored(&stored, &mut self.out),
                 None => Err(Violation::Unexpected(16)),
             },
+            Frame::Removed(removed) if self.prune == Prune::Asked => {
+                if removed.last {
+                    self.prune = Prune::No;
+                }
+                let event = |Removal { name, status, text }| Event::Removed { name, status, text };
+                self.out
+                    .events
+                    .extend(removed.entries.into_iter().map(event));
+                Ok(())
+            }
             Frame::Ping => Ok(()),
             Frame::Finish if self.finish_sent => {
                 self.finished = true;
@@ -183,6 +223,10 @@ impl SourceEngine {
             | Frame::Block(_)
             | Frame::End(_)
             | Frame::List(_)
+            | Frame::Request(_)
+            | Frame::Prune
+            | Frame::Removed(_)
+            | Frame::Unreadable(_)
             | Frame::Abort(_) => Err(Violation::Unexpected(frame.kind())),
         }
     }
@@ -299,9 +343,7 @@ impl SourceEngine {
                 self.asking = false;
                 match next {
                     Next::Entry(entry) => self.held = Some(entry),
-                    Next::Unreadable { name, text } => {
-                        self.out.events.push_back(Event::Unreadable { name, text });
-                    }
+                    Next::Unreadable { name, text } => self.unreadable(name, text),
                     Next::End => self.exhausted = true,
                 }
             }
@@ -314,9 +356,7 @@ impl SourceEngine {
                                 packs.found(entry);
                             }
                         }
-                        Next::Unreadable { name, text } => {
-                            self.out.events.push_back(Event::Unreadable { name, text });
-                        }
+                        Next::Unreadable { name, text } => self.unreadable(name, text),
                         Next::End => self.exhausted = true,
                     }
                 }
@@ -355,6 +395,20 @@ impl SourceEngine {
                 }
             }
         }
+    }
+
+    /// An entry is left out, whose name the sink does not learn: it must not remove it.
+    fn unreadable(&mut self, name: String, text: String) {
+        self.prune = Prune::No;
+        if self.ordered {
+            let unreadable = Unreadable {
+                name: name.clone(),
+                text: text.clone(),
+            };
+            let frame = Frame::Unreadable(unreadable);
+            self.out.outgoing.push_back(Outgoing::Frame(frame));
+        }
+        self.out.events.push_back(Event::Unreadable { name, text });
     }
 
     fn take_read(
@@ -444,7 +498,11 @@ impl SourceEngine {
         }
         let packed = self.packs.as_ref().is_none_or(SourcePacks::is_empty);
         let over = self.exhausted && self.held.is_none() && self.files.is_empty() && packed;
-        if over && !self.finish_sent {
+        if over && self.prune == Prune::Wanted {
+            self.prune = Prune::Asked;
+            self.out.outgoing.push_back(Outgoing::Frame(Frame::Prune));
+        }
+        if over && self.prune == Prune::No && !self.finish_sent {
             self.finish_sent = true;
             self.out.outgoing.push_back(Outgoing::Frame(Frame::Finish));
         }

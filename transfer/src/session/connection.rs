@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use dgiwarp::Rnic;
 use nix::poll::PollFlags;
 
-use super::{Control, Error};
+use super::{Control, Error, Request};
 use crate::carrier::{Arrival, Carrier, RcCarrier, RcPort, TcpCarrier};
-use crate::wire::{Frame, Hello};
+use crate::engine::Outgoing;
+use crate::wire::{self, Abort, Frame, Hello, Reason, Role};
 
 /// Time for a connection to come up, and for the first frame on it.
 const CONNECT: Duration = Duration::from_secs(4);
@@ -19,8 +20,14 @@ const CONNECT: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub struct Connection {
     pub(super) carrier: Carrier,
-    /// The peer's HELLO and its `taken`, where it dialled.
-    pub(super) hello: Option<(u32, Hello)>,
+    /// The peer's HELLO, where it dialled.
+    pub(super) hello: Option<Hello>,
+    /// `taken` of the peer's frames so far.
+    pub(super) taken: Vec<u32>,
+    /// Frames that came behind those, and are not taken yet.
+    pub(super) arrivals: Vec<Arrival>,
+    /// Order for the peer, of an end that dials.
+    pub(super) request: Vec<wire::Request>,
 }
 
 /// A port where one session is awaited.
@@ -40,8 +47,7 @@ impl Connection {
     /// [`Error::Carrier`] within five seconds.
     pub fn rc(rnic: &Rnic, to: SocketAddr) -> Result<Self, Error> {
         let carrier = Carrier::Rc(Box::new(RcCarrier::connect(rnic, to)?));
-        let hello = None;
-        Ok(Self { carrier, hello })
+        Ok(Self::of(carrier))
     }
 
     /// Connects by TCP.
@@ -50,17 +56,83 @@ impl Connection {
     /// [`Error::Carrier`] within five seconds.
     pub fn tcp(to: SocketAddr) -> Result<Self, Error> {
         let carrier = Carrier::Tcp(Box::new(TcpCarrier::connect(to, CONNECT)?));
-        let hello = None;
-        Ok(Self { carrier, hello })
+        Ok(Self::of(carrier))
     }
-}
 
-impl Connection {
+    fn of(carrier: Carrier) -> Self {
+        Self {
+            carrier,
+            hello: None,
+            taken: Vec::new(),
+            arrivals: Vec::new(),
+            request: Vec::new(),
+        }
+    }
+
+    /// Adds an order for the peer to a connection that was dialled.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for one that is too long.
+    pub fn with_request(mut self, request: &Request) -> Result<Self, Error> {
+        self.request = request.frames()?;
+        Ok(self)
+    }
+
+    /// Whether the session began with an order.
+    pub(super) fn is_ordered(&self) -> bool {
+        !self.request.is_empty() || self.taken.len() > 1
+    }
+
+    /// Part that the peer has, which dialled.
+    #[must_use]
+    pub fn peer_role(&self) -> Option<Role> {
+        self.hello.map(|hello| hello.role)
+    }
+
+    /// Waits for the order of the peer, four seconds at most; `None` for a peer that sends something else.
+    pub fn request(&mut self, control: &Control) -> Option<Request> {
+        let mut request = Request::default();
+        for _ in 0..Request::FRAMES {
+            let (taken, frame) = self.next_frame(control)?;
+            self.taken.push(taken);
+            let Frame::Request(part) = frame else {
+                return None;
+            };
+            let more = part.more;
+            request.add(part);
+            if !more {
+                return Some(request);
+            }
+        }
+        None
+    }
+
+    /// Ends a session before it began: the peer gets the reason.
+    pub fn refuse(self, text: &str, control: &Control) {
+        let mut carrier = self.carrier;
+        let taken = u32::try_from(self.taken.len()).unwrap_or(0);
+        let (reason, text) = (Reason::Failure, text.to_owned());
+        let abort = Outgoing::Frame(Frame::Abort(Abort { reason, text }));
+        if carrier.send(taken, &abort).is_ok() {
+            linger(&mut carrier, control);
+        }
+    }
+
+    fn next_frame(&mut self, control: &Control) -> Option<(u32, Frame)> {
+        if self.arrivals.is_empty() {
+            await_frame(&mut self.carrier, &mut self.arrivals, control)?;
+        }
+        match self.arrivals.remove(0) {
+            Arrival::Frame(taken, frame) => Some((taken, frame)),
+            Arrival::Sent(_) | Arrival::Some => None,
+        }
+    }
+
     /// Whether the peer that dialled has this token. It is compared in a time that does not depend on where tokens differ.
     #[must_use]
     pub fn has_token(&self, token: &[u8; 16]) -> bool {
         self.hello
-            .is_some_and(|(_, hello)| is_equal(&hello.token, token))
+            .is_some_and(|hello| is_equal(&hello.token, token))
     }
 }
 
@@ -189,28 +261,43 @@ impl Arriving {
 
     /// Waits for the HELLO, four seconds at most; `None` for a peer that sends none, or something else.
     #[must_use]
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "an edge: the peer has so long for its HELLO"
-    )]
     pub fn greet(self, control: &Control) -> Option<Connection> {
-        let mut carrier = self.carrier;
-        let until = Instant::now() + CONNECT;
-        let mut arrivals = Vec::new();
-        while arrivals.is_empty() && Instant::now() < until && !control.is_cancelled() {
-            carrier.poll(&mut arrivals).ok()?;
-            arrivals.retain(|it| matches!(it, Arrival::Frame(..)));
-            if arrivals.is_empty() {
-                let left = until.saturating_duration_since(Instant::now());
-                carrier.wait(&control.wake, left).ok()?;
-            }
-        }
-        let [Arrival::Frame(taken, Frame::Hello(hello))] = arrivals[..] else {
+        let mut connection = Connection::of(self.carrier);
+        let (taken, frame) = connection.next_frame(control)?;
+        let Frame::Hello(hello) = frame else {
             return None;
         };
-        let hello = Some((taken, hello));
-        Some(Connection { carrier, hello })
+        connection.taken.push(taken);
+        connection.hello = Some(hello);
+        Some(connection)
     }
+}
+
+/// Waits for a frame, four seconds at most.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an edge: the peer has so long for its first frames"
+)]
+fn await_frame(
+    carrier: &mut Carrier,
+    arrivals: &mut Vec<Arrival>,
+    control: &Control,
+) -> Option<()> {
+    let until = Instant::now() + CONNECT;
+    while arrivals.is_empty() && Instant::now() < until && !control.is_cancelled() {
+        carrier.poll(arrivals).ok()?;
+        arrivals.retain(|it| matches!(it, Arrival::Frame(..)));
+        if arrivals.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            carrier.wait(&control.wake, left).ok()?;
+        }
+    }
+    (!arrivals.is_empty()).then_some(())
+}
+
+/// Waits until the peer closes, four seconds at most.
+fn linger(carrier: &mut Carrier, control: &Control) {
+    while await_frame(carrier, &mut Vec::new(), control).is_some() {}
 }
 
 /// Compares in a time that does not depend on where they differ.

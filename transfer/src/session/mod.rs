@@ -1,11 +1,14 @@
 //! Sessions: an engine, a carrier and the threads of its files.
 
 mod connection;
+mod jobs;
 mod pack;
+mod request;
 mod run;
 mod workers;
 
 pub use connection::{Arriving, Connection, Port};
+pub use request::Request;
 pub use run::{receive, send};
 
 use std::io;
@@ -14,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::carrier::{CarrierError, Wake, Waker};
 use crate::engine::{Begun, Failure, Next, SILENCE, Violation};
-use crate::wire::{Answer, Entry, Reason};
+use crate::wire::{Answer, Entry, Reason, Removal};
 
 /// Files to send. Several threads call it; calls for one file may overlap.
 pub trait Source: Send + Sync {
@@ -89,6 +92,11 @@ pub trait Sink: Send + Sync {
     /// Closes the file without a name. With `keep`, noted blocks are kept for a later session.
     fn abandon(&self, file: u32, keep: bool);
 
+    /// Removes entries beneath the target that did not come, once all that did are finished. Called once, where [`Options::prune`] says so.
+    fn prune(&self) -> Vec<Removal> {
+        Vec::new()
+    }
+
     /// The means to take short files packed, many to a block.
     fn unpacker(&self) -> Option<&dyn Unpacker> {
         None
@@ -132,6 +140,8 @@ pub struct Options {
     pub threads: usize,
     /// Secret that both ends were given. Default zeroes.
     pub token: [u8; 16],
+    /// The sink removes what the source has not; both ends have to say so. Default no.
+    pub prune: bool,
 }
 
 impl Default for Options {
@@ -141,6 +151,7 @@ impl Default for Options {
             slots: 32,
             threads: 2,
             token: [0; 16],
+            prune: false,
         }
     }
 }
@@ -244,4 +255,6 @@ pub struct Summary {
     pub resumed: u64,
     /// Blocks that came again because they were corrupt.
     pub repeated: u64,
+    /// Entries that the sink removed.
+    pub removed: u64,
 }

@@ -3,21 +3,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::pack;
+use super::jobs::{read, write};
 use super::workers::Workers;
 use super::{Connection, Control, Error, Options, Sink, Source, Summary};
 use crate::carrier::{Arrival, Carrier, CarrierError, Pool, RECEIVES};
 use crate::engine::{
-    Event, Failure, Link, Outgoing, SinkDone, SinkEngine, SinkJob, SourceDone, SourceEngine,
-    SourceJob, Violation,
+    Event, Link, Outgoing, SinkDone, SinkEngine, SinkJob, SourceDone, SourceEngine, SourceJob,
+    Violation,
 };
-use crate::hash::{BlockHasher, MIN_BLOCK};
+use crate::hash::MIN_BLOCK;
 use crate::wire::{Abort, Frame, Hello, Reason, Role};
 
 /// Longest block.
 const MAX_BLOCK: u32 = 64 << 20;
-/// Octets that are hashed and copied at a time; they stay in the processor's cache.
-const PIECE: usize = 128 << 10;
 /// Time that an ABORT has to leave, and a source to close after the end.
 const LINGER: Duration = Duration::from_secs(4);
 
@@ -33,11 +31,19 @@ pub fn send(
     on_event: &mut dyn FnMut(&Event),
 ) -> Result<Summary, Error> {
     let packs = source.packer().is_some();
+    let ordered = connection.is_ordered();
     let mut session = Session::begin(connection, (Role::Source, packs), options, control)?;
     let (block, packs) = session.handshake(options, packs)?;
     let pool = Pool::new(block, options.slots)?;
     session.carrier.attach(&pool)?;
-    let engine = Box::new(SourceEngine::new(block, options.slots, packs));
+    let mut engine = SourceEngine::new(block, options.slots, packs);
+    if ordered {
+        engine = engine.ordered();
+    }
+    if options.prune {
+        engine = engine.pruning();
+    }
+    let engine = Box::new(engine);
     let work = Arc::new(move |job, scratch: &mut Vec<u8>| read(&*source, &pool, job, scratch));
     let waker = control.wake.waker();
     let workers = Workers::start(options.threads, &waker, &work)?;
@@ -58,11 +64,19 @@ pub fn receive(
     on_event: &mut dyn FnMut(&Event),
 ) -> Result<Summary, Error> {
     let packs = sink.unpacker().is_some();
+    let ordered = connection.is_ordered();
     let mut session = Session::begin(connection, (Role::Sink, packs), options, control)?;
     let (block, packs) = session.handshake(options, packs)?;
     let pool = Pool::new(block, options.slots)?;
     let window = session.carrier.attach(&pool)?;
-    let engine = Box::new(SinkEngine::new(block, window, packs));
+    let mut engine = SinkEngine::new(block, window, packs);
+    if ordered {
+        engine = engine.ordered();
+    }
+    if options.prune {
+        engine = engine.pruning();
+    }
+    let engine = Box::new(engine);
     let work =
         Arc::new(move |job, scratch: &mut Vec<u8>| write(&*sink, &pool, block, job, scratch));
     let waker = control.wake.waker();
@@ -135,8 +149,8 @@ impl<'a> Session<'a> {
             return Err(Error::Option("the number of threads"));
         }
         let mut link = Link::new(Duration::ZERO, RECEIVES);
-        if let Some((taken, _)) = connection.hello {
-            link.handle_input(Duration::ZERO, taken)?;
+        for taken in &connection.taken {
+            link.handle_input(Duration::ZERO, *taken)?;
         }
         link.push(Outgoing::Frame(Frame::Hello(Hello {
             role,
@@ -145,13 +159,16 @@ impl<'a> Session<'a> {
             block,
             token: options.token,
         })));
+        for request in connection.request {
+            link.push(Outgoing::Frame(Frame::Request(request)));
+        }
         Ok(Self {
             carrier: connection.carrier,
             link,
             control,
             began: Instant::now(),
-            arrivals: Vec::new(),
-            hello: connection.hello.map(|(_, hello)| hello),
+            arrivals: connection.arrivals,
+            hello: connection.hello,
             role,
             summary: Summary::default(),
         })
@@ -363,6 +380,8 @@ impl<'a> Session<'a> {
                     crate::wire::Status::Present => summary.present += 1,
                     _ => summary.failed += 1,
                 },
+                Event::Removed { status, .. } if status.is_good() => summary.removed += 1,
+                Event::Removed { .. } => summary.failed += 1,
                 Event::Offered { .. } => {}
             }
             on_event(&event);
@@ -431,153 +450,4 @@ impl Side {
 fn ended(abort: Abort) -> Error {
     let Abort { reason, text } = abort;
     Error::Ended { reason, text }
-}
-
-fn read(
-    source: &dyn Source,
-    pool: &Pool,
-    job: SourceJob,
-    scratch: &mut Vec<u8>,
-) -> Option<SourceDone> {
-    match job {
-        SourceJob::Next { file } => Some(SourceDone::Next(source.next(file))),
-        SourceJob::Read {
-            file,
-            offset,
-            length,
-            local,
-            whole,
-        } => {
-            scratch.resize(PIECE, 0);
-            let hasher = BlockHasher::new(offset, whole);
-            let result = hash_pieces(hasher, length as usize, scratch, |done, octets| {
-                let result = source.read(file, offset + done as u64, octets);
-                pool.buffer.write(pool.start(local) + done, octets);
-                result
-            });
-            Some(SourceDone::Read {
-                file,
-                offset,
-                length,
-                local,
-                result,
-            })
-        }
-        SourceJob::Check { file } => Some(SourceDone::Checked {
-            file,
-            result: source.check(file),
-        }),
-        SourceJob::Close { file } => {
-            source.close(file);
-            None
-        }
-        SourceJob::Batch { first, short } => {
-            let packer = source.packer();
-            let found =
-                packer.map_or_else(|| vec![source.next(first)], |it| it.batch(first, short));
-            Some(SourceDone::Batch(found))
-        }
-        SourceJob::Pack { pack, files, local } => {
-            let packer = source.packer()?;
-            Some(pack::pack(packer, pool, (pack, local), &files, scratch))
-        }
-        SourceJob::Forget { files } => {
-            source.packer()?.forget(&files);
-            None
-        }
-    }
-}
-
-/// Moves a block in pieces and returns its hash. `move_piece` fills a piece that begins so many octets into the block, and hands it on.
-fn hash_pieces(
-    mut hasher: BlockHasher,
-    length: usize,
-    scratch: &mut [u8],
-    mut move_piece: impl FnMut(usize, &mut [u8]) -> Result<(), Failure>,
-) -> Result<[u8; 32], Failure> {
-    let mut done = 0;
-    while done < length {
-        let piece = (length - done).min(scratch.len());
-        let octets = &mut scratch[..piece];
-        move_piece(done, octets)?;
-        hasher.update(octets);
-        done += piece;
-    }
-    Ok(hasher.finish())
-}
-
-fn write(
-    sink: &dyn Sink,
-    pool: &Pool,
-    block: u32,
-    job: SinkJob,
-    scratch: &mut Vec<u8>,
-) -> Option<SinkDone> {
-    match job {
-        SinkJob::Begin { file, entry } => {
-            let result = sink.begin(file, &entry, block);
-            Some(SinkDone::Begun { file, result })
-        }
-        SinkJob::Write {
-            file,
-            offset,
-            length,
-            slot,
-            hash,
-            whole,
-        } => {
-            scratch.resize(PIECE, 0);
-            let hasher = BlockHasher::new(offset, whole);
-            let result = hash_pieces(hasher, length as usize, scratch, |done, octets| {
-                // The peer may write here at any time: the octets that are hashed are those that are written.
-                pool.buffer.read(pool.start(slot) + done, octets);
-                sink.write(file, offset + done as u64, octets)
-            });
-            Some(SinkDone::Written {
-                file,
-                offset,
-                length,
-                slot,
-                hash,
-                result: result.map(|it| it == hash),
-            })
-        }
-        SinkJob::Sync { file, blocks } => {
-            let result = sink.sync(file, &blocks);
-            let blocks = blocks.iter().map(|(index, _)| *index).collect();
-            Some(SinkDone::Synced {
-                file,
-                blocks,
-                result,
-            })
-        }
-        SinkJob::Finish { file, root } => {
-            let result = sink.finish(file, &root);
-            Some(SinkDone::Finished { file, result })
-        }
-        SinkJob::Abandon { file, keep } => {
-            sink.abandon(file, keep);
-            None
-        }
-        SinkJob::List { first, entries } => {
-            let answers = sink.unpacker()?.list(&entries);
-            Some(SinkDone::Listed { first, answers })
-        }
-        SinkJob::Unpack {
-            pack,
-            slot,
-            length,
-            hash,
-        } => Some(pack::unpack(pool, pack, slot, length, hash)),
-        SinkJob::Store {
-            slot,
-            files,
-            octets,
-        } => Some(pack::store(sink.unpacker()?, slot, &files, &octets)),
-        SinkJob::Commit { files } => {
-            let results = sink.unpacker()?.commit(&files);
-            let results = files.into_iter().zip(results).collect();
-            Some(SinkDone::Committed { results })
-        }
-    }
 }

@@ -265,6 +265,16 @@ const STATUSES: [Status; 10] = [
 ];
 
 impl Status {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let status = reader.u8()?;
+        let known = STATUSES.get(usize::from(status)).copied();
+        reader.value("status", status, known)
+    }
+
+    pub(super) const fn number(self) -> u8 {
+        self as u8
+    }
+
     /// Whether the file is there.
     #[must_use]
     pub const fn is_good(self) -> bool {
@@ -286,9 +296,7 @@ pub struct Done {
 impl Done {
     pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let file = reader.u32()?;
-        let status = reader.u8()?;
-        let known = STATUSES.get(usize::from(status)).copied();
-        let status = reader.value("status", status, known)?;
+        let status = Status::parse(reader)?;
         let text = reader.text();
         Ok(Self { file, status, text })
     }

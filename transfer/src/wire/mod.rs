@@ -9,12 +9,14 @@ mod file;
 mod grant;
 mod octets;
 mod pack;
+mod request;
 mod session;
 
 pub use block::{Ack, Block, Level, Nack};
 pub use file::{Done, End, EndStatus, Entry, FileKind, Offer, Status, Want};
 pub use grant::{Grant, Window};
 pub use pack::{Answer, Answers, List, PACKED, RECORD, Record, Stored};
+pub use request::{Removal, Removed, Request, Unreadable, Wish};
 pub use session::{Abort, Hello, Reason, Role};
 
 use octets::Reader;
@@ -155,6 +157,14 @@ pub enum Frame {
     Answer(Answers),
     /// Packed files have their names.
     Stored(Stored),
+    /// Order of the end that dialled.
+    Request(Request),
+    /// All that the source has was offered or listed, and is finished: the sink may remove anything else.
+    Prune,
+    /// Entries that the sink removed.
+    Removed(Removed),
+    /// An entry is left out.
+    Unreadable(Unreadable),
 }
 
 impl Frame {
@@ -178,6 +188,10 @@ impl Frame {
             Self::List(_) => 14,
             Self::Answer(_) => 15,
             Self::Stored(_) => 16,
+            Self::Request(_) => 17,
+            Self::Prune => 18,
+            Self::Removed(_) => 19,
+            Self::Unreadable(_) => 20,
         }
     }
 
@@ -200,7 +214,10 @@ impl Frame {
             Self::List(it) => it.emit(&mut out),
             Self::Answer(it) => it.emit(&mut out),
             Self::Stored(it) => it.emit(&mut out),
-            Self::Finish | Self::Ping => {}
+            Self::Request(it) => it.emit(&mut out),
+            Self::Removed(it) => it.emit(&mut out),
+            Self::Unreadable(it) => it.emit(&mut out),
+            Self::Finish | Self::Ping | Self::Prune => {}
         }
         let length = u32::try_from(out.len() - HEADER).unwrap_or(u32::MAX);
         let kind = self.kind();
@@ -236,6 +253,10 @@ impl Frame {
             14 => Self::List(List::parse(&mut reader)?),
             15 => Self::Answer(Answers::parse(&mut reader)?),
             16 => Self::Stored(Stored::parse(&mut reader)?),
+            17 => Self::Request(Request::parse(&mut reader)?),
+            18 => Self::Prune,
+            19 => Self::Removed(Removed::parse(&mut reader)?),
+            20 => Self::Unreadable(Unreadable::parse(&mut reader)?),
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;

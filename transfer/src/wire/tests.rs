@@ -142,6 +142,38 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
         ),
         ("STORED", 4, Frame::Stored(Stored { files: vec![1] })),
         (
+            "REQUEST",
+            0,
+            Frame::Request(Request {
+                prune: true,
+                dry_run: true,
+                more: false,
+                contents: false,
+                wishes: vec![Wish::Path(b"a/b".to_vec()), Wish::Exclude(b"*.o".to_vec())],
+            }),
+        ),
+        (
+            "UNREADABLE",
+            9,
+            Frame::Unreadable(Unreadable {
+                name: "a".into(),
+                text: "no".into(),
+            }),
+        ),
+        ("PRUNE", 9, Frame::Prune),
+        (
+            "REMOVED",
+            9,
+            Frame::Removed(Removed {
+                last: true,
+                entries: vec![Removal {
+                    name: b"a".to_vec(),
+                    status: Status::Permission,
+                    text: "no".into(),
+                }],
+            }),
+        ),
+        (
             "ABORT",
             8,
             Frame::Abort(Abort {
@@ -208,7 +240,7 @@ fn other_versions_and_lengths_are_refused() {
     assert_eq!(with(0, b'X'), Err(Malformed::Magic(*b"XG")));
     assert_eq!(with(2, 2), Err(Malformed::Version(2)));
     assert_eq!(with(6, 0x40), Err(Malformed::Length(0x4000)));
-    assert_eq!(Frame::parse(17, &[]), Err(Malformed::Kind(17)));
+    assert_eq!(Frame::parse(99, &[]), Err(Malformed::Kind(99)));
     assert_eq!(
         Frame::parse(12, &[0]),
         Err(Malformed::Long {
@@ -220,7 +252,7 @@ fn other_versions_and_lengths_are_refused() {
 
 proptest! {
     #[test]
-    fn any_body_is_a_frame_or_an_error(kind in 0_u8..18, body in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_body_is_a_frame_or_an_error(kind in 0_u8..24, body in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(frame) = Frame::parse(kind, &body) {
             // A text that is not UTF-8 and reserved octets may change, once.
             let emitted = frame.emit(0);
@@ -229,7 +261,7 @@ proptest! {
     }
 
     #[test]
-    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..16) {
+    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..20) {
         let (_, _, frame) = frames().swap_remove(which);
         let body = frame.emit(0)[HEADER..].to_vec();
         let cut = &body[..at.min(body.len())];

@@ -3,15 +3,16 @@
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
 use dgiwarp_mz::{
-    Code, PORT, PipeIn, Receive, Send, listen_address, peer_addresses, pipe_in, pipe_out, receive,
-    send, serve,
+    Code, Get, PORT, PipeIn, Put, Receive, Send, Server, get, listen_address, peer_addresses,
+    pipe_in, pipe_out, put, receive, send, serve,
 };
+use dgiwarp_transfer::Request;
 use dgiwarp_transfer::disk::TreeSinkOptions;
 use dgiwarp_transfer_cli::{Carriage, Failed, Output, Show, Sizes, Writing};
 
@@ -28,6 +29,14 @@ const PROGRAM: Program = Program {
         Example {
             line: "mz serve --code CODE /srv/incoming",
             about: "Takes any number of transfers, side by side.",
+        },
+        Example {
+            line: "mz serve --read --code CODE /srv/data\nmz get --code CODE host day-1 notes.txt here",
+            about: "Fetches a tree and a file from a host that serves them.",
+        },
+        Example {
+            line: "mz serve --delete --code CODE /srv/copy\nmz sync --delete --exclude '*.o' --code CODE work host",
+            about: "Makes a directory of the other host like one of this host.",
         },
         Example {
             line: "mz pipe --listen > copy.img\nmz pipe --code CODE host < disk.img",
@@ -69,6 +78,14 @@ enum Command {
     Recv(ReceiveArgs),
     /// Take any number of transfers into a directory, side by side
     Serve(ServeArgs),
+    /// Fetch files and trees from a host that serves them
+    ///
+    /// The other end is `mz serve --read`.
+    Get(GetArgs),
+    /// Make a directory of one host like that of another
+    ///
+    /// The other end is `mz serve`, with --delete if entries are to be removed there, and --read if it is the source.
+    Sync(SyncArgs),
     /// Move a stream: standard input of one host to standard output of the other
     Pipe(PipeArgs),
 }
@@ -89,6 +106,66 @@ struct SendArgs {
 }
 
 #[derive(Debug, Args)]
+struct GetArgs {
+    /// HOST or HOST:PORT that serves
+    #[arg(value_name = "HOST")]
+    host: String,
+    /// Files or directories beneath the one that it serves
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Directory that they go to; it is made if it is missing
+    #[arg(value_name = "DIRECTORY")]
+    folder: PathBuf,
+    #[command(flatten)]
+    names: Names,
+    /// Code that the other end shows
+    #[arg(long, value_parser = Code::given)]
+    code: Code,
+    #[command(flatten)]
+    writing: Writing,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct SyncArgs {
+    /// SOURCE, a directory of this host, and HOST or HOST:PORT; with --from the DIRECTORY of this host that becomes like the other one
+    #[arg(required = true, num_args = 1..=2, value_name = "SOURCE HOST | DIRECTORY")]
+    places: Vec<PathBuf>,
+    /// HOST or HOST:PORT that has the source
+    #[arg(long, value_name = "HOST")]
+    from: Option<String>,
+    /// Directory beneath the one that the other end serves
+    #[arg(long, value_name = "PATH")]
+    path: Option<PathBuf>,
+    /// Remove what the source has not, and what is in the way of its entries
+    #[arg(long)]
+    delete: bool,
+    /// Change nothing; list what would be done
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    #[command(flatten)]
+    names: Names,
+    /// Code that the other end shows
+    #[arg(long, value_parser = Code::given)]
+    code: Code,
+    #[command(flatten)]
+    writing: Writing,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Names {
+    /// Leave out, and do not remove, names of this pattern: without / of any depth, else of the whole name; with / at its end of directories
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+    /// But not those of this pattern
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<String>,
+}
+
+#[derive(Debug, Args)]
 struct ReceiveArgs {
     /// Directory that the files go to; it is made if it is missing
     #[arg(value_name = "DIRECTORY")]
@@ -105,6 +182,12 @@ struct ReceiveArgs {
 struct ServeArgs {
     #[command(flatten)]
     receive: ReceiveArgs,
+    /// Peers may fetch files from the directory
+    #[arg(long)]
+    read: bool,
+    /// Peers may have files removed from the directory
+    #[arg(long)]
+    delete: bool,
     /// Transfers at a time; one takes up to --slots times --block octets of memory
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     max_sessions: u16,
@@ -152,9 +235,10 @@ fn main() -> ExitCode {
     let cli: Cli = dgiwarp_cli::parse(&PROGRAM);
     let done = match cli.command {
         Command::Send(args) => send_order(args).and_then(|order| send(&order)),
-        Command::Recv(args) => receive_order(args, 1).and_then(|order| receive(&order)),
-        Command::Serve(args) => receive_order(args.receive, usize::from(args.max_sessions))
-            .and_then(|order| serve(&order)),
+        Command::Recv(args) => receive_order(args).and_then(|order| receive(&order)),
+        Command::Serve(args) => serve_order(args).and_then(|order| serve(&order)),
+        Command::Get(args) => get_order(args).and_then(|order| get(&order)),
+        Command::Sync(args) => sync(args),
         Command::Pipe(args) => pipe(args),
     };
     Failed::exit("mz", done)
@@ -170,7 +254,85 @@ fn send_order(args: SendArgs) -> Result<Send, Failed> {
     })
 }
 
-fn receive_order(args: ReceiveArgs, sessions: usize) -> Result<Receive, Failed> {
+fn server(host: &str, code: Code, common: &Common) -> Result<Server, Failed> {
+    Ok(Server {
+        at: peer_addresses(host).map_err(Failed::Session)?,
+        code,
+        carriage: carriage(common),
+        show: show(common),
+    })
+}
+
+fn get_order(args: GetArgs) -> Result<Get, Failed> {
+    Ok(Get {
+        from: server(&args.host, args.code, &args.common)?,
+        request: Request {
+            paths: args.paths.iter().map(|it| beneath(it)).collect(),
+            exclude: args.names.exclude,
+            include: args.names.include,
+            ..Request::default()
+        },
+        folder: args.folder,
+        sink: args.writing.options(),
+    })
+}
+
+fn sync(args: SyncArgs) -> Result<(), Failed> {
+    let request = Request {
+        paths: vec![args.path.as_deref().map(beneath).unwrap_or_default()],
+        prune: args.delete,
+        dry_run: args.dry_run,
+        contents: true,
+        exclude: args.names.exclude,
+        include: args.names.include,
+    };
+    let named = |host: &Path| host.to_str().map(str::to_owned);
+    let (host, folder) = match (&args.places[..], args.from) {
+        ([folder], Some(host)) => (Some(host), folder),
+        ([folder, host], None) => (named(host), folder),
+        _ => {
+            let text = "either SOURCE and HOST, or --from HOST and a DIRECTORY of this host";
+            return Err(Failed::Usage(text.into()));
+        }
+    };
+    let is_put = args.places.len() == 2;
+    let host = host.ok_or_else(|| Failed::Usage("not HOST or HOST:PORT".into()))?;
+    let mut server = server(&host, args.code, &args.common)?;
+    // Names are all that it is for.
+    server.show.verbose |= args.dry_run;
+    let folder = folder.clone();
+    if is_put {
+        let to = server;
+        return put(&Put {
+            folder,
+            to,
+            request,
+        });
+    }
+    get(&Get {
+        from: server,
+        request,
+        folder,
+        sink: args.writing.options(),
+    })
+}
+
+/// A path beneath the directory of a server, as users write it.
+fn beneath(path: &Path) -> PathBuf {
+    let plain = |it: &Component<'_>| !matches!(it, Component::RootDir | Component::CurDir);
+    path.components().filter(plain).collect()
+}
+
+fn serve_order(args: ServeArgs) -> Result<Receive, Failed> {
+    Ok(Receive {
+        read: args.read,
+        delete: args.delete,
+        sessions: usize::from(args.max_sessions),
+        ..receive_order(args.receive)?
+    })
+}
+
+fn receive_order(args: ReceiveArgs) -> Result<Receive, Failed> {
     let (bind, code) = listen(&args.listen)?;
     Ok(Receive {
         folder: args.folder,
@@ -179,7 +341,9 @@ fn receive_order(args: ReceiveArgs, sessions: usize) -> Result<Receive, Failed> 
         code,
         sink: args.writing.options(),
         carriage: carriage(&args.common),
-        sessions,
+        read: false,
+        delete: false,
+        sessions: 1,
         show: show(&args.common),
     })
 }
@@ -211,6 +375,8 @@ fn pipe(args: PipeArgs) -> Result<(), Failed> {
         code,
         sink: TreeSinkOptions::default(),
         carriage,
+        read: false,
+        delete: false,
         sessions: 1,
         show,
     })

@@ -7,5 +7,6 @@
 )]
 
 mod common;
+mod mirrors;
 mod transfers;
 mod trouble;

@@ -1,0 +1,114 @@
+//! Peers that come to a port, and the check of their code.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use dgiwarp_transfer::{Arriving, Cancel, Connection, Control, Port};
+use dgiwarp_transfer_cli::Failed;
+
+use crate::guard::{Guard, Pending};
+
+/// Time after which a listener checks whether it is still wanted.
+const TURN: Duration = Duration::from_millis(200);
+/// A moment for a lack of descriptors to pass.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A secret of one use of the code.
+pub(crate) type Token = [u8; 16];
+
+/// A peer with one of the tokens.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) connection: Connection,
+    pub(crate) peer: SocketAddr,
+    pub(crate) token: Token,
+}
+
+/// Waits for one peer that has a token.
+pub(crate) fn admit(port: Port, tokens: &[Token]) -> Result<Admitted, Failed> {
+    Admission::begin(port, tokens)?.next()
+}
+
+/// Peers that come: each shows its code in a thread of its own, so that one that is silent or guesses holds nobody up.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    admitted: Receiver<Admitted>,
+    cancel: Cancel,
+}
+
+impl Admission {
+    pub(crate) fn begin(port: Port, tokens: &[Token]) -> Result<Self, Failed> {
+        let control = Control::new().map_err(Failed::of)?;
+        let tokens = tokens.to_vec();
+        let cancel = control.cancel();
+        let (report, admitted) = sync_channel(0);
+        let body = move || {
+            let guard = Guard::default();
+            while !control.is_cancelled() {
+                match port.arrive(TURN, &control) {
+                    Ok(Some(arriving)) => check(arriving, &tokens, &guard, &report),
+                    Ok(None) => {}
+                    // One peer that broke off, or a lack of descriptors.
+                    Err(_) => delay(PAUSE),
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("mz-listen".into());
+        thread.spawn(body).map_err(Failed::of)?;
+        Ok(Self { admitted, cancel })
+    }
+
+    pub(crate) fn next(&self) -> Result<Admitted, Failed> {
+        let admitted = self.admitted.recv();
+        admitted.map_err(|_| Failed::Session("nobody listens any more".into()))
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+fn check(arriving: Arriving, tokens: &[Token], guard: &Guard, report: &SyncSender<Admitted>) {
+    let peer = arriving.peer();
+    let Some(pending) = guard.admit(peer.ip()) else {
+        return;
+    };
+    let (report, tokens) = (report.clone(), tokens.to_vec());
+    let body = move || {
+        if let Some((connection, token)) = greet(arriving, &tokens, &pending) {
+            let admitted = Admitted {
+                connection,
+                peer,
+                token,
+            };
+            // The program may be at its end.
+            let _ = report.send(admitted);
+        }
+    };
+    // Without threads the peer is sent away.
+    let _ = thread::Builder::new().name("mz-code".into()).spawn(body);
+}
+
+/// The connection of a peer that shows a token. Others get the delay first.
+fn greet(arriving: Arriving, tokens: &[Token], pending: &Pending) -> Option<(Connection, Token)> {
+    let control = Control::new().ok()?;
+    let connection = arriving.greet(&control)?;
+    if let Some(token) = tokens.iter().find(|it| connection.has_token(it)) {
+        pending.right();
+        return Some((connection, *token));
+    }
+    delay(pending.wrong());
+    None
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an edge: the wait is a guesser's punishment"
+)]
+fn delay(time: Duration) {
+    thread::sleep(time);
+}
