@@ -20,6 +20,6 @@ pub mod wire;
 pub use carrier::{CarrierError, RcPort, rc_config};
 pub use engine::Event;
 pub use session::{
-    Arriving, Cancel, Connection, Control, Error, Options, Packer, Port, Request, Short, Sink,
-    Source, Summary, Unpacker, receive, send,
+    Arriving, Cancel, Connection, Control, Dial, Error, Join, Options, Packer, Port, Request,
+    Short, Sink, Source, Summary, Unpacker, Watch, receive, send,
 };

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use dgiwarp_transfer::{Arriving, Cancel, Connection, Control, Port};
+use dgiwarp_transfer::{Arriving, Cancel, Connection, Control, Join, Port};
 use dgiwarp_transfer_cli::Failed;
 
 use crate::guard::{Guard, Pending};
@@ -18,12 +19,42 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A secret of one use of the code.
 pub(crate) type Token = [u8; 16];
 
+/// Sessions that further streams may join.
+pub(crate) type Joins = Arc<Mutex<Vec<Join>>>;
+
+/// A session that may be joined as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Joinable {
+    join: Join,
+    joins: Joins,
+}
+
+impl Joinable {
+    /// Lets streams join the session of a connection, if that is possible.
+    pub(crate) fn begin(admitted: &mut Admitted, control: &Control) -> Option<Self> {
+        let join = admitted.connection.joinable(control).ok()?;
+        let joins = Arc::clone(&admitted.joins);
+        let mut all = joins.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(join.clone());
+        drop(all);
+        Some(Self { join, joins })
+    }
+}
+
+impl Drop for Joinable {
+    fn drop(&mut self) {
+        let mut all = self.joins.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|it| !it.is(&self.join));
+    }
+}
+
 /// A peer with one of the tokens.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) connection: Connection,
     pub(crate) peer: SocketAddr,
     pub(crate) token: Token,
+    joins: Joins,
 }
 
 /// Waits for one peer that has a token.
@@ -46,9 +77,10 @@ impl Admission {
         let (report, admitted) = sync_channel(0);
         let body = move || {
             let guard = Guard::default();
+            let joins = Joins::default();
             while !control.is_cancelled() {
                 match port.arrive(TURN, &control) {
-                    Ok(Some(arriving)) => check(arriving, &tokens, &guard, &report),
+                    Ok(Some(arriving)) => check(arriving, &tokens, (&guard, &joins), &report),
                     Ok(None) => {}
                     // One peer that broke off, or a lack of descriptors.
                     Err(_) => delay(PAUSE),
@@ -72,18 +104,24 @@ impl Drop for Admission {
     }
 }
 
-fn check(arriving: Arriving, tokens: &[Token], guard: &Guard, report: &SyncSender<Admitted>) {
+fn check(
+    arriving: Arriving,
+    tokens: &[Token],
+    (guard, joins): (&Guard, &Joins),
+    report: &SyncSender<Admitted>,
+) {
     let peer = arriving.peer();
     let Some(pending) = guard.admit(peer.ip()) else {
         return;
     };
-    let (report, tokens) = (report.clone(), tokens.to_vec());
+    let (report, tokens, joins) = (report.clone(), tokens.to_vec(), Arc::clone(joins));
     let body = move || {
-        if let Some((connection, token)) = greet(arriving, &tokens, &pending) {
+        if let Some((connection, token)) = greet(arriving, &tokens, &joins, &pending) {
             let admitted = Admitted {
                 connection,
                 peer,
                 token,
+                joins,
             };
             // The program may be at its end.
             let _ = report.send(admitted);
@@ -94,12 +132,26 @@ fn check(arriving: Arriving, tokens: &[Token], guard: &Guard, report: &SyncSende
 }
 
 /// The connection of a peer that shows a token. Others get the delay first.
-fn greet(arriving: Arriving, tokens: &[Token], pending: &Pending) -> Option<(Connection, Token)> {
+fn greet(
+    arriving: Arriving,
+    tokens: &[Token],
+    joins: &Joins,
+    pending: &Pending,
+) -> Option<(Connection, Token)> {
     let control = Control::new().ok()?;
     let connection = arriving.greet(&control)?;
     if let Some(token) = tokens.iter().find(|it| connection.has_token(it)) {
         pending.right();
         return Some((connection, *token));
+    }
+    if connection.is_joining() {
+        let joins = joins.lock().unwrap_or_else(PoisonError::into_inner);
+        let join = joins.iter().find(|it| it.is_of(&connection)).cloned();
+        drop(joins);
+        if let Some(join) = join {
+            join.give(connection);
+            return None;
+        }
     }
     delay(pending.wrong());
     None

@@ -12,7 +12,7 @@ use dgiwarp_transfer::{Control, Event, Request, Summary};
 use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show, line};
 use serde_json::json;
 
-use crate::admission::{Admission, Admitted, admit};
+use crate::admission::{Admission, Admitted, Joinable};
 use crate::code::Code;
 use crate::place::{PORT, listen};
 
@@ -49,7 +49,9 @@ pub fn receive(order: &Receive) -> Result<(), Failed> {
     let root = open(&order.folder)?;
     let (port, address) = listen(&order.carriage, order.bind, order.port)?;
     announce(order, address, "send", "PATH... ");
-    let admitted = admit(port, &[order.code.files(), order.code.orders()])?;
+    // It goes on for the session's further streams.
+    let admission = Admission::begin(port, &[order.code.files(), order.code.orders()])?;
+    let admitted = admission.next()?;
     let mut progress = Progress::new(order.show, true);
     session(order, root, admitted, &mut progress, None)
 }
@@ -147,10 +149,11 @@ fn session(
 fn converse(
     order: &Receive,
     root: Arc<Root>,
-    admitted: Admitted,
+    mut admitted: Admitted,
     control: &Control,
     note: &mut dyn FnMut(&Event),
 ) -> Result<Summary, Failed> {
+    let _joinable = Joinable::begin(&mut admitted, control);
     let mut connection = admitted.connection;
     let mut options = order.carriage.options;
     options.token = admitted.token;

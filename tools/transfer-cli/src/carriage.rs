@@ -1,6 +1,7 @@
 //! Ways of the data: queue pairs or TCP connections.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use dgiwarp::Rnic;
 use dgiwarp_transfer::{Connection, Error, Options, Port, rc_config};
@@ -14,6 +15,8 @@ pub struct Carriage {
     pub tcp: bool,
     /// Sizes of the session.
     pub options: Options,
+    /// Connections that an end which dials brings up, where the peer takes them.
+    pub streams: u16,
 }
 
 impl Carriage {
@@ -30,11 +33,28 @@ impl Carriage {
                 None => Connection::tcp(*address),
             };
             match connected {
-                Ok(connection) => return Ok(connection),
+                Ok(connection) => return Ok(self.with_streams(connection, rnic, *address)),
                 Err(error) => failed = Failed::of(error),
             }
         }
         Err(failed)
+    }
+
+    /// Has a session dial further streams to its peer.
+    fn with_streams(
+        &self,
+        connection: Connection,
+        rnic: Option<Rnic>,
+        to: SocketAddr,
+    ) -> Connection {
+        if self.streams < 2 {
+            return connection;
+        }
+        let dial = move || match &rnic {
+            Some(rnic) => Connection::rc(rnic, to),
+            None => Connection::tcp(to),
+        };
+        connection.with_streams(self.streams, Arc::new(dial))
     }
 
     /// Listens at an address.

@@ -39,6 +39,14 @@ fn block(text: &str) -> Result<u32, String> {
     block.ok_or_else(|| format!("{text} octets are no length of a block"))
 }
 
+/// Connections of a session.
+#[derive(Debug, Clone, Args)]
+pub struct StreamsArg {
+    /// Connections at a time, 1 to 16, where the other end takes them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub streams: u16,
+}
+
 /// Handling of files that come.
 #[derive(Debug, Clone, Args)]
 pub struct Writing {

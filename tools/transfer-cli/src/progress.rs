@@ -166,6 +166,7 @@ impl Progress {
                 "present": summary.present,
                 "failed": summary.failed,
                 "removed": summary.removed,
+                "streams": summary.streams,
                 "resumed": summary.resumed,
                 "repeated": summary.repeated,
             }));
@@ -207,6 +208,9 @@ fn described(summary: &Summary, seconds: f64) -> String {
         if count > 0 {
             text += &format!(", {count} {what}");
         }
+    }
+    if summary.streams > 1 {
+        text += &format!(", {} streams", summary.streams);
     }
     if summary.resumed > 0 {
         let resumed = human(summary.resumed);

@@ -11,9 +11,11 @@ pub(crate) use wake::{Wake, Waker};
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use dgiwarp::Buffer;
+use nix::poll::PollFlags;
 
 use crate::engine::Outgoing;
 use crate::wire::{Frame, Malformed, Window};
@@ -151,11 +153,35 @@ impl Carrier {
         }
     }
 
+    /// Gets ready to wait; returns whether nothing is there yet. [`end_wait`](Self::end_wait) follows.
+    pub(crate) fn prepare(&mut self) -> Result<bool, CarrierError> {
+        match self {
+            Self::Rc(it) => it.prepare(),
+            Self::Tcp(_) => Ok(true),
+        }
+    }
+
+    /// What shows that something comes, or that there is room.
+    pub(crate) fn waited(&self) -> (BorrowedFd<'_>, PollFlags) {
+        match self {
+            Self::Rc(it) => it.waited(),
+            Self::Tcp(it) => it.waited(),
+        }
+    }
+
+    pub(crate) fn end_wait(&mut self) {
+        match self {
+            Self::Rc(it) => it.end_wait(),
+            Self::Tcp(_) => {}
+        }
+    }
+
     /// Waits for something to come, room, or the waker.
     pub(crate) fn wait(&mut self, wake: &Wake, timeout: Duration) -> Result<(), CarrierError> {
-        match self {
-            Self::Rc(it) => it.wait(wake, timeout),
-            Self::Tcp(it) => it.wait(wake, timeout),
+        if self.prepare()? {
+            wake.sleep_on(&[self.waited()], timeout)?;
         }
+        self.end_wait();
+        Ok(())
     }
 }

@@ -2,6 +2,7 @@
 //! (RFC 5040 §5.5).
 
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use dgiwarp::{
@@ -10,7 +11,7 @@ use dgiwarp::{
 };
 use nix::poll::PollFlags;
 
-use super::{Arrival, CarrierError, Pool, RECEIVES, Wake};
+use super::{Arrival, CarrierError, Pool, RECEIVES};
 use crate::engine::Outgoing;
 use crate::wire::{FRAME_LIMIT, Frame, HEADER, Header, Malformed, Window};
 
@@ -275,17 +276,21 @@ impl RcCarrier {
         Ok(Arrival::Frame(header.taken, frame))
     }
 
-    pub(crate) fn wait(&mut self, wake: &Wake, timeout: Duration) -> Result<(), CarrierError> {
+    pub(crate) fn prepare(&mut self) -> Result<bool, CarrierError> {
         self.cq.request_notification(false);
         // A completion before the request makes no event.
         let mut found = Vec::new();
         let taken = self.take_completions(&mut found);
         self.found.append(&mut found);
         taken?;
-        if self.found.is_empty() {
-            wake.sleep(self.channel.begin_wait(), PollFlags::POLLIN, timeout)?;
-        }
+        Ok(self.found.is_empty())
+    }
+
+    pub(crate) fn waited(&self) -> (BorrowedFd<'_>, PollFlags) {
+        (self.channel.begin_wait(), PollFlags::POLLIN)
+    }
+
+    pub(crate) fn end_wait(&mut self) {
         while self.channel.next_event(false).is_some() {}
-        Ok(())
     }
 }

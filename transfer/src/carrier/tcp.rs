@@ -2,13 +2,13 @@
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use nix::poll::PollFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use super::{Arrival, CarrierError, HOST_TIMEOUT, Pool, Wake};
+use super::{Arrival, CarrierError, HOST_TIMEOUT, Pool};
 use crate::engine::Outgoing;
 use crate::wire::{Block, FRAME_LIMIT, Frame, HEADER, Header, Window};
 
@@ -198,12 +198,12 @@ impl TcpCarrier {
         Ok(true)
     }
 
-    pub(crate) fn wait(&mut self, wake: &Wake, timeout: Duration) -> Result<(), CarrierError> {
+    pub(crate) fn waited(&self) -> (BorrowedFd<'_>, PollFlags) {
         let mut flags = PollFlags::POLLIN;
         if !self.is_drained() {
             flags |= PollFlags::POLLOUT;
         }
-        Ok(wake.sleep(self.stream.as_fd(), flags, timeout)?)
+        (self.stream.as_fd(), flags)
     }
 }
 

@@ -40,10 +40,18 @@ impl Wake {
         flags: PollFlags,
         timeout: Duration,
     ) -> io::Result<()> {
-        let mut fds = [
-            PollFd::new(fd, flags),
-            PollFd::new(self.event.as_fd(), PollFlags::POLLIN),
-        ];
+        self.sleep_on(&[(fd, flags)], timeout)
+    }
+
+    /// As [`sleep`](Self::sleep), with any number of descriptors.
+    pub(crate) fn sleep_on(
+        &self,
+        waited: &[(BorrowedFd<'_>, PollFlags)],
+        timeout: Duration,
+    ) -> io::Result<()> {
+        let waited = waited.iter().map(|(fd, flags)| PollFd::new(*fd, *flags));
+        let event = PollFd::new(self.event.as_fd(), PollFlags::POLLIN);
+        let mut fds: Vec<_> = waited.chain([event]).collect();
         // Rounded up, so that it is over when the time is.
         let millis = u16::try_from(timeout.as_millis().saturating_add(1)).unwrap_or(u16::MAX);
         match poll(&mut fds, PollTimeout::from(millis)) {

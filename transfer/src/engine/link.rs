@@ -92,6 +92,23 @@ impl Link {
         self.taken
     }
 
+    /// Frames of ours that the peer took.
+    #[must_use]
+    pub fn peer_taken(&self) -> u32 {
+        self.peer_taken
+    }
+
+    /// Whether a frame that is pushed now may leave.
+    #[must_use]
+    pub fn has_credit(&self) -> bool {
+        self.outstanding() < self.window - RESERVE
+    }
+
+    /// Takes a frame back that has not left.
+    pub fn pop(&mut self) -> Option<Outgoing> {
+        self.queue.pop_front()
+    }
+
     /// Whether all that was pushed has left.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -124,7 +141,7 @@ impl Link {
 
     /// The next frame that may leave, with the `taken` of its header.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<(u32, Outgoing)> {
-        let normal = self.outstanding() < self.window - RESERVE;
+        let normal = self.has_credit();
         let unreported = self.taken.wrapping_sub(self.reported);
         let outgoing = if normal && let Some(next) = self.queue.pop_front() {
             next

@@ -7,6 +7,7 @@ mod sink_packs;
 mod source;
 mod source_job;
 mod source_packs;
+mod streams;
 
 #[cfg(test)]
 mod simulation;
@@ -16,6 +17,7 @@ pub use sink::SinkEngine;
 pub use sink_job::{Begun, SinkDone, SinkJob, Unpacked};
 pub use source::SourceEngine;
 pub use source_job::{Next, SourceDone, SourceJob};
+pub use streams::{MAX_STREAMS, Streams};
 
 use crate::wire::{Entry, Status};
 

@@ -11,13 +11,13 @@ use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    Begun, Failure, Link, MAX_LISTED, MAX_OPEN, Next, Outgoing, SinkDone, SinkEngine, SinkJob,
-    SourceDone, SourceEngine, SourceJob, Violation,
+    Begun, Failure, MAX_LISTED, MAX_OPEN, Next, Outgoing, SinkDone, SinkEngine, SinkJob,
+    SourceDone, SourceEngine, SourceJob, Streams, Violation,
 };
 use crate::hash;
 use crate::wire::{
-    Answer, Answers, Block, EndStatus, Entry, FileKind, Frame, List, Nack, Offer, PACKED, RECORD,
-    Record, Removal, Status, Stored, Window,
+    Answer, Answers, Block, EndStatus, Entry, FileKind, Frame, Hello, Left, List, Nack, Offer,
+    PACKED, RECORD, Record, Removal, Role, Status, Stored, Window,
 };
 
 const BLOCK: u32 = 1024;
@@ -46,15 +46,21 @@ struct World {
     disk: Disk,
     /// One octet in how many blocks is flipped; 0: none.
     corrupt_one_in: u32,
+    /// A stream ends in one of how many steps, and two join; 0: never.
+    kill_one_in: u32,
+    killed: u64,
     flipped: u64,
     sent: u64,
 }
 
+type Wire = VecDeque<(u32, Frame, Vec<u8>)>;
+
 struct Run {
     source: SourceEngine,
     sink: SinkEngine,
-    links: [Link; 2],
-    wires: [VecDeque<(u32, Frame, Vec<u8>)>; 2],
+    streams: [Streams; 2],
+    /// Frames on their way by stream, from the source and from the sink.
+    wires: BTreeMap<u16, [Wire; 2]>,
     source_jobs: Vec<SourceJob>,
     sink_jobs: Vec<SinkJob>,
     local: Vec<Vec<u8>>,
@@ -82,8 +88,12 @@ impl Run {
         Self {
             source,
             sink,
-            links: [Duration::ZERO; 2].map(|now| Link::new(now, RECEIVES)),
-            wires: Default::default(),
+            streams: [Duration::ZERO; 2].map(|now| {
+                let mut streams = Streams::new(now, RECEIVES);
+                streams.greet(0, RECEIVES).unwrap();
+                streams
+            }),
+            wires: [(0, Default::default())].into(),
             source_jobs: Vec::new(),
             sink_jobs: Vec::new(),
             local: slots.clone(),
@@ -96,59 +106,149 @@ impl Run {
             .extend(std::iter::from_fn(|| self.source.poll_job()));
         self.sink_jobs
             .extend(std::iter::from_fn(|| self.sink.poll_job()));
-        while let Some(outgoing) = self.source.poll_transmit() {
-            self.links[0].push(outgoing);
+        while let Some(frame) = self.source.poll_transmit() {
+            self.streams[0].push(frame);
         }
         while let Some(frame) = self.sink.poll_transmit() {
-            self.links[1].push(Outgoing::Frame(frame));
+            self.streams[1].push(frame);
         }
         for end in 0..2 {
-            while let Some((taken, outgoing)) = self.links[end].poll_transmit(Duration::ZERO) {
-                let (frame, octets) = match outgoing {
-                    Outgoing::Frame(frame) => (frame, Vec::new()),
-                    Outgoing::Block { block, local } => {
-                        let mut octets = self.local[usize::from(local)].clone();
-                        world.sent += content(&block, &octets);
-                        if world.corrupt_one_in > 0
-                            && world.rng.random_ratio(1, world.corrupt_one_in)
-                        {
-                            let at = world.rng.random_range(0..octets.len());
-                            octets[at] ^= 1 << world.rng.random_range(0..8);
-                            world.flipped += 1;
-                        }
-                        self.source.handle_sent(local);
-                        (Frame::Block(block), octets)
+            // Not always all, so that blocks are on several streams.
+            for number in self.streams[end].numbers() {
+                while let Some((taken, frame, octets)) = self.transmit(world, end, number) {
+                    let Some(wires) = self.wires.get_mut(&number) else {
+                        break;
+                    };
+                    wires[end].push_back((taken, frame, octets));
+                    let receives = usize::from(RECEIVES);
+                    assert!(wires[end].len() <= receives, "more than the receives");
+                    if world.kill_one_in > 0 && world.rng.random() {
+                        break;
                     }
-                };
-                // Whatever leaves is what the codec makes of it.
-                let emitted = frame.emit(taken);
-                let parsed = Frame::parse(frame.kind(), &emitted[crate::wire::HEADER..]).unwrap();
-                assert_eq!(parsed, frame);
-                self.wires[end].push_back((taken, parsed, octets));
+                }
             }
-            assert!(
-                self.wires[end].len() <= usize::from(RECEIVES),
-                "more than the receives"
-            );
+        }
+        self.sink_jobs
+            .extend(std::iter::from_fn(|| self.sink.poll_job()));
+        self.source_jobs
+            .extend(std::iter::from_fn(|| self.source.poll_job()));
+    }
+
+    fn transmit(
+        &mut self,
+        world: &mut World,
+        end: usize,
+        number: u16,
+    ) -> Option<(u32, Frame, Vec<u8>)> {
+        let source = &mut self.source;
+        let block = || (end == 0).then(|| source.poll_block()).flatten();
+        let sent = self.streams[end].poll_transmit(number, Duration::ZERO, block);
+        let (taken, outgoing) = sent?;
+        let (frame, octets) = match outgoing {
+            Outgoing::Frame(frame) => (frame, Vec::new()),
+            Outgoing::Block { block, local } => {
+                let mut octets = self.local[usize::from(local)].clone();
+                world.sent += content(&block, &octets);
+                if world.corrupt_one_in > 0 && world.rng.random_ratio(1, world.corrupt_one_in) {
+                    let at = world.rng.random_range(0..octets.len());
+                    octets[at] ^= 1 << world.rng.random_range(0..8);
+                    world.flipped += 1;
+                }
+                self.source.handle_sent(local);
+                (Frame::Block(block), octets)
+            }
+        };
+        // Whatever leaves is what the codec makes of it.
+        let emitted = frame.emit(taken);
+        let parsed = Frame::parse(frame.kind(), &emitted[crate::wire::HEADER..]).unwrap();
+        assert_eq!(parsed, frame);
+        Some((taken, parsed, octets))
+    }
+
+    /// Another stream, which both ends know of at once.
+    fn join(&mut self) {
+        let Some(number) = self.streams[0].next_number() else {
+            return;
+        };
+        let hello = |role| Hello {
+            role,
+            packs: false,
+            streams: false,
+            joins: true,
+            receives: RECEIVES,
+            block: u32::from(number),
+            token: [0; 16],
+        };
+        for (end, role) in [Role::Source, Role::Sink].into_iter().enumerate() {
+            // The sink dialled.
+            if !self.streams[end].join(number, Duration::ZERO, hello(role), end == 0) {
+                return;
+            }
+        }
+        self.streams[0].set_window(number, RECEIVES).unwrap();
+        self.sink.set_joined();
+        let window = Window {
+            stag: 1,
+            slot_length: BLOCK,
+            address: 0,
+            slots: SLOTS,
+        };
+        self.streams[1].push_window(number, window);
+        self.wires.insert(number, Default::default());
+    }
+
+    /// A stream is gone at an end: nothing more comes there. What it sent may still come.
+    fn kill(&mut self, world: &mut World) {
+        let end = world.rng.random_range(0..2);
+        let mut numbers = self.streams[0].numbers();
+        // Without one that both ends have, the session is over.
+        numbers.retain(|it| self.streams.iter().all(|end| end.is_greeted(*it)));
+        if numbers.len() < 2 {
+            return;
+        }
+        let number = numbers[world.rng.random_range(0..numbers.len())];
+        if self.streams[end].leave(number) {
+            world.killed += 1;
+            if let Some(wires) = self.wires.get_mut(&number) {
+                wires[1 - end].clear();
+            }
+        }
+    }
+
+    /// An end notices that the other one has closed a stream.
+    fn notice(&mut self, world: &mut World) {
+        let end = world.rng.random_range(0..2);
+        for number in self.streams[end].numbers() {
+            let is_there = self.streams[1 - end].link(number).is_some();
+            let wire = self.wires.get(&number);
+            let is_empty = wire.is_none_or(|wires| wires[1 - end].is_empty());
+            if !is_there && is_empty && world.rng.random_ratio(1, 20) {
+                assert!(self.streams[end].leave(number), "no stream is left");
+            }
         }
     }
 
     fn step(&mut self, world: &mut World) -> Result<(), Violation> {
         self.collect(world);
-        match world.rng.random_range(0..4) {
-            0 => {
-                if let Some((taken, frame, octets)) = self.wires[0].pop_front() {
-                    self.links[1].handle_input(Duration::ZERO, taken)?;
-                    if let Frame::Block(block) = &frame {
-                        self.remote[usize::from(block.slot)] = octets;
-                    }
-                    self.sink.handle_frame(frame)?;
-                }
+        if world.kill_one_in > 0 {
+            if world.rng.random_ratio(1, world.kill_one_in) {
+                self.kill(world);
             }
-            1 => {
-                if let Some((taken, frame, _)) = self.wires[1].pop_front() {
-                    self.links[0].handle_input(Duration::ZERO, taken)?;
-                    self.source.handle_frame(frame)?;
+            if world.rng.random_ratio(1, world.kill_one_in / 2) {
+                self.join();
+            }
+        }
+        self.notice(world);
+        let ends = &self.streams;
+        let is_there = |number| ends.iter().any(|end| end.link(number).is_some());
+        self.wires.retain(|number, _| is_there(*number));
+        match world.rng.random_range(0..4) {
+            end @ 0..2 => {
+                let numbers = self.streams[1 - end].numbers();
+                let number = numbers[world.rng.random_range(0..numbers.len())];
+                let wire = self.wires.get_mut(&number);
+                if let Some((taken, frame, octets)) = wire.and_then(|it| it[end].pop_front()) {
+                    self.arrive(1 - end, number, taken, frame, octets)?;
                 }
             }
             2 if !self.source_jobs.is_empty() => {
@@ -164,6 +264,40 @@ impl Run {
             _ => {}
         }
         Ok(())
+    }
+
+    fn arrive(
+        &mut self,
+        end: usize,
+        number: u16,
+        taken: u32,
+        frame: Frame,
+        octets: Vec<u8>,
+    ) -> Result<(), Violation> {
+        let streams = &mut self.streams[end];
+        streams.handle_input(number, Duration::ZERO, taken)?;
+        match frame {
+            Frame::Hello(hello) if end == 1 => streams.greet(number, hello.receives),
+            Frame::Hello(_) => Ok(()),
+            Frame::Window(_) if number > 0 => {
+                streams.set_open(number);
+                Ok(())
+            }
+            Frame::Left(left) => {
+                streams.handle_left(left)?;
+                while let Some(block) = self.streams[end].poll_lost() {
+                    self.source.handle_lost(&block);
+                }
+                Ok(())
+            }
+            frame if end == 1 => {
+                if let Frame::Block(block) = &frame {
+                    self.remote[usize::from(block.slot)] = octets;
+                }
+                self.sink.handle_frame(frame)
+            }
+            frame => self.source.handle_frame(frame),
+        }
     }
 
     fn work_source(&mut self, world: &mut World, job: SourceJob) {
@@ -394,6 +528,8 @@ impl World {
             files,
             disk: Disk::default(),
             corrupt_one_in,
+            kill_one_in: 0,
+            killed: 0,
             flipped: 0,
             sent: 0,
         }
@@ -451,7 +587,7 @@ impl World {
     }
 }
 
-const FOR_EVER: u64 = 10_000_000;
+const FOR_EVER: u64 = 2_000_000;
 
 #[test]
 fn files_arrive_whole_in_any_order_of_jobs() {
@@ -473,6 +609,43 @@ fn corrupt_blocks_are_found_and_come_again() {
         flipped += world.flipped;
     }
     assert!(flipped > 500, "{flipped} flipped");
+}
+
+#[test]
+fn streams_come_and_go_and_lose_nothing() {
+    let (mut killed, mut flipped) = (0, 0);
+    for (seed, kill_one_in) in (0..40).zip([100, 400, 2000].into_iter().cycle()) {
+        let mut world = World::new(seed, if seed % 4 == 0 { 10 } else { 0 });
+        world.kill_one_in = kill_one_in;
+        assert!(world.run(FOR_EVER), "seed {seed}");
+        world.check();
+        killed += world.killed;
+        flipped += world.flipped;
+    }
+    assert!(killed > 1000 && flipped > 100, "{killed} {flipped}");
+}
+
+/// A peer that counts what was not sent, or lets the only stream go.
+#[test]
+fn counts_of_streams_that_are_gone_are_checked() {
+    let left = |stream, taken| Left { stream, taken };
+    let mut run = Run::new(false);
+    let streams = &mut run.streams[0];
+    assert_eq!(
+        streams.handle_left(left(0, 0)),
+        Err(Violation::Taken(0)),
+        "the last stream"
+    );
+    run.join();
+    let streams = &mut run.streams[0];
+    assert_eq!(streams.handle_left(left(1, 7)), Err(Violation::Taken(7)));
+    // One that never came here is answered, and its number is not used again.
+    let streams = &mut Run::new(false).streams[0];
+    assert_eq!(streams.handle_left(left(9, 0)), Ok(()));
+    assert_eq!(streams.next_number(), Some(10));
+    let block = || None;
+    let sent = streams.poll_transmit(0, Duration::ZERO, block);
+    assert_eq!(sent, Some((0, Outgoing::Frame(Frame::Left(left(9, 0))))));
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! The sink: which slots are granted, which blocks are whole, when a file is.
 
+mod missing;
+
 use std::collections::{BTreeMap, BTreeSet};
+
+use missing::missing;
 
 use super::sink_job::{Begun, SinkDone, SinkJob, SinkOut};
 use super::sink_packs::SinkPacks;
@@ -13,8 +17,6 @@ use crate::wire::{
 
 /// Octets after which blocks are made durable and noted in the journal.
 const SYNC_OCTETS: u64 = 64 << 20;
-/// Ranges of a WANT at most: blocks between ranges beyond that are asked for too.
-const MAX_RANGES: usize = 256;
 /// Blocks of one ACK, and slots of one GRANT, at most.
 const BATCH: usize = 256;
 
@@ -65,6 +67,8 @@ pub struct SinkEngine {
     prune: Prune,
     /// Whether the session began with a REQUEST.
     ordered: bool,
+    /// Whether the session has or had several streams: blocks may come behind their END.
+    joined: bool,
     /// Where both ends pack small files.
     packs: Option<SinkPacks>,
     out: SinkOut,
@@ -88,6 +92,7 @@ impl SinkEngine {
             finished: false,
             prune: Prune::No,
             ordered: false,
+            joined: false,
             packs: packs.then(|| SinkPacks::new(block)),
             out,
         }
@@ -98,6 +103,11 @@ impl SinkEngine {
     pub fn pruning(mut self) -> Self {
         self.prune = Prune::Agreed;
         self
+    }
+
+    /// Another stream joined.
+    pub fn set_joined(&mut self) {
+        self.joined = true;
     }
 
     /// The session began with a REQUEST.
@@ -190,6 +200,8 @@ impl SinkEngine {
             | Frame::Prune
             | Frame::Removed(_)
             | Frame::Unreadable(_)
+            | Frame::Streams(_)
+            | Frame::Left(_)
             | Frame::Abort(_) => Err(Violation::Unexpected(frame.kind())),
         }
     }
@@ -310,7 +322,7 @@ impl SinkEngine {
         } else if receiving.failed.is_none() {
             let there = receiving.whole_hashes.len() + receiving.writing.len();
             let all = there + receiving.repeated.len();
-            if (all as u64) < blocks(receiving.size, self.block) {
+            if !self.joined && (all as u64) < blocks(receiving.size, self.block) {
                 let offset = receiving.size;
                 return Err(Violation::Range { file, offset });
             }
@@ -541,54 +553,5 @@ impl SinkEngine {
             }
         }
         jobs
-    }
-}
-
-/// Ranges of blocks without a hash. Hashes of blocks that are asked for all the same are taken out.
-fn missing(size: u64, block: u32, hashes: &mut BTreeMap<u64, [u8; 32]>) -> Vec<(u64, u64)> {
-    let count = blocks(size, block);
-    hashes.retain(|index, _| *index < count);
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    let mut at = 0;
-    for index in hashes.keys().copied().chain([count]) {
-        if index > at {
-            if ranges.len() == MAX_RANGES {
-                // The rest is one range.
-                at = ranges.pop().map_or(at, |(start, _)| start);
-                ranges.push((at, count));
-                break;
-            }
-            ranges.push((at, index));
-        }
-        at = index + 1;
-    }
-    hashes.retain(|index, _| {
-        !ranges
-            .iter()
-            .any(|(start, end)| (start..end).contains(&index))
-    });
-    let octets = |index: u64| index.saturating_mul(u64::from(block)).min(size);
-    let range = |(start, end): &(u64, u64)| (octets(*start), octets(*end) - octets(*start));
-    ranges.iter().map(range).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn missing_ranges_are_whole_blocks_and_bounded() {
-        let mut hashes: BTreeMap<_, _> = [(0, [0; 32]), (2, [0; 32]), (9, [0; 32])].into();
-        assert_eq!(
-            missing(4500, 1024, &mut hashes),
-            [(1024, 1024), (3072, 1428)]
-        );
-        assert_eq!(hashes.len(), 2);
-        assert_eq!(missing(0, 1024, &mut BTreeMap::new()), []);
-        let mut odd: BTreeMap<_, _> = (0..5000).map(|it| (2 * it, [0; 32])).collect();
-        let ranges = missing(10_000 * 1024, 1024, &mut odd);
-        assert_eq!(ranges.len(), MAX_RANGES);
-        let wanted: u64 = ranges.iter().map(|(_, length)| length / 1024).sum();
-        assert_eq!(wanted + odd.len() as u64, 10_000);
     }
 }

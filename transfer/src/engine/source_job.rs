@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::{Event, Failure, Outgoing};
-use crate::wire::Entry;
+use super::{Event, Failure};
+use crate::wire::{Entry, Frame};
 
 /// Work for the source's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +119,6 @@ pub enum Next {
 #[derive(Debug, Default)]
 pub(super) struct SourceOut {
     pub(super) jobs: VecDeque<SourceJob>,
-    pub(super) outgoing: VecDeque<Outgoing>,
+    pub(super) outgoing: VecDeque<Frame>,
     pub(super) events: VecDeque<Event>,
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::source_job::{SourceJob, SourceOut};
-use super::{Event, MAX_LISTED, MAX_REPEATS, Outgoing, Violation};
+use super::{Event, MAX_LISTED, MAX_REPEATS, Violation};
 use crate::wire::{
     Answer, Answers, Entry, FRAME_LIMIT, FileKind, Frame, HEADER, List, PACKED, RECORD, Status,
     Stored,
@@ -218,6 +218,16 @@ impl SourcePacks {
         Ok(())
     }
 
+    /// A packed block did not come: its files go again.
+    pub(super) fn lost(&mut self, pack: u64) {
+        for file in self.flying.remove(&pack).into_iter().flatten().rev() {
+            if let Some(listed) = self.listed.get_mut(&file) {
+                listed.pack = None;
+                self.wanted.push_front((file, listed.size));
+            }
+        }
+    }
+
     /// An entry is finished; returns whether it was listed.
     pub(super) fn remove(&mut self, file: u32) -> bool {
         let Some(listed) = self.listed.remove(&file) else {
@@ -287,6 +297,6 @@ fn send(out: &mut SourceOut, list: &mut List, next: u32) {
     };
     let list = std::mem::replace(list, rest);
     if !list.entries.is_empty() {
-        out.outgoing.push_back(Outgoing::Frame(Frame::List(list)));
+        out.outgoing.push_back(Frame::List(list));
     }
 }

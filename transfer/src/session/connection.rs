@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use dgiwarp::Rnic;
 use nix::poll::PollFlags;
 
-use super::{Control, Error, Request};
+use super::joins::Joins;
+use super::{Control, Dial, Error, Join, Request};
 use crate::carrier::{Arrival, Carrier, RcCarrier, RcPort, TcpCarrier};
 use crate::engine::Outgoing;
 use crate::wire::{self, Abort, Frame, Hello, Reason, Role};
@@ -28,6 +29,7 @@ pub struct Connection {
     pub(super) arrivals: Vec<Arrival>,
     /// Order for the peer, of an end that dials.
     pub(super) request: Vec<wire::Request>,
+    pub(super) joins: Joins,
 }
 
 /// A port where one session is awaited.
@@ -66,6 +68,7 @@ impl Connection {
             taken: Vec::new(),
             arrivals: Vec::new(),
             request: Vec::new(),
+            joins: Joins::None,
         }
     }
 
@@ -81,6 +84,31 @@ impl Connection {
     /// Whether the session began with an order.
     pub(super) fn is_ordered(&self) -> bool {
         !self.request.is_empty() || self.taken.len() > 1
+    }
+
+    /// Has the session dial further streams until it has `wanted`, in a thread of its own, where the peer takes them.
+    #[must_use]
+    pub fn with_streams(mut self, wanted: u16, dial: Dial) -> Self {
+        self.joins = Joins::dialled(dial, wanted);
+        self
+    }
+
+    /// Lets further streams join the session of a connection that came. What the listener gets for it goes to [`Join::give`].
+    ///
+    /// # Errors
+    /// The system's, where it has no random octets.
+    pub fn joinable(&mut self, control: &Control) -> Result<Join, Error> {
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).map_err(std::io::Error::other)?;
+        let (joins, join) = Joins::taken(key, control);
+        self.joins = joins;
+        Ok(join)
+    }
+
+    /// Whether the peer wants to join a session as a further stream.
+    #[must_use]
+    pub fn is_joining(&self) -> bool {
+        self.hello.is_some_and(|hello| hello.joins)
     }
 
     /// Part that the peer has, which dialled.
@@ -131,8 +159,8 @@ impl Connection {
     /// Whether the peer that dialled has this token. It is compared in a time that does not depend on where tokens differ.
     #[must_use]
     pub fn has_token(&self, token: &[u8; 16]) -> bool {
-        self.hello
-            .is_some_and(|hello| is_equal(&hello.token, token))
+        let hello = self.hello.filter(|it| !it.joins);
+        hello.is_some_and(|hello| is_equal(&hello.token, token))
     }
 }
 
@@ -301,7 +329,7 @@ fn linger(carrier: &mut Carrier, control: &Control) {
 }
 
 /// Compares in a time that does not depend on where they differ.
-fn is_equal(one: &[u8; 16], other: &[u8; 16]) -> bool {
+pub(super) fn is_equal(one: &[u8; 16], other: &[u8; 16]) -> bool {
     let differing = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     differing == 0
 }

@@ -2,18 +2,21 @@
 
 mod connection;
 mod jobs;
+mod joins;
+mod lines;
 mod pack;
 mod request;
 mod run;
 mod workers;
 
 pub use connection::{Arriving, Connection, Port};
+pub use joins::{Dial, Join};
 pub use request::Request;
 pub use run::{receive, send};
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use crate::carrier::{CarrierError, Wake, Waker};
 use crate::engine::{Begun, Failure, Next, SILENCE, Violation};
@@ -171,6 +174,18 @@ impl Cancel {
     }
 }
 
+/// Tells whether a session's [`Control`] still exists.
+#[derive(Debug, Clone)]
+pub struct Watch(Weak<AtomicBool>);
+
+impl Watch {
+    /// Whether it does.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
 /// The means of a session to be cancelled.
 #[derive(Debug)]
 pub struct Control {
@@ -196,6 +211,12 @@ impl Control {
             flag: Arc::clone(&self.flag),
             waker: self.wake.waker(),
         }
+    }
+
+    /// A handle that tells whether it still exists.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch(Arc::downgrade(&self.flag))
     }
 
     /// Whether [`Cancel::cancel`] was called.
@@ -257,4 +278,6 @@ pub struct Summary {
     pub repeated: u64,
     /// Entries that the sink removed.
     pub removed: u64,
+    /// Most streams at a time.
+    pub streams: u64,
 }

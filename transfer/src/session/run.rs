@@ -1,18 +1,25 @@
 //! The loop of a session.
 
+mod join;
+mod side;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use side::Side;
+
 use super::jobs::{read, write};
+use super::joins::Joins;
+use super::lines::Lines;
 use super::workers::Workers;
 use super::{Connection, Control, Error, Options, Sink, Source, Summary};
-use crate::carrier::{Arrival, Carrier, CarrierError, Pool, RECEIVES};
+use crate::carrier::{Arrival, CarrierError, Pool, RECEIVES};
 use crate::engine::{
-    Event, Link, Outgoing, SinkDone, SinkEngine, SinkJob, SourceDone, SourceEngine, SourceJob,
-    Violation,
+    Event, Link, MAX_STREAMS, MIN_RECEIVES, Outgoing, SinkDone, SinkEngine, SinkJob, SourceEngine,
+    Streams, Violation,
 };
 use crate::hash::MIN_BLOCK;
-use crate::wire::{Abort, Frame, Hello, Reason, Role};
+use crate::wire::{Abort, Frame, Hello, Offering, Reason, Role, Window};
 
 /// Longest block.
 const MAX_BLOCK: u32 = 64 << 20;
@@ -35,7 +42,7 @@ pub fn send(
     let mut session = Session::begin(connection, (Role::Source, packs), options, control)?;
     let (block, packs) = session.handshake(options, packs)?;
     let pool = Pool::new(block, options.slots)?;
-    session.carrier.attach(&pool)?;
+    session.attach(&pool)?;
     let mut engine = SourceEngine::new(block, options.slots, packs);
     if ordered {
         engine = engine.ordered();
@@ -68,7 +75,7 @@ pub fn receive(
     let mut session = Session::begin(connection, (Role::Sink, packs), options, control)?;
     let (block, packs) = session.handshake(options, packs)?;
     let pool = Pool::new(block, options.slots)?;
-    let window = session.carrier.attach(&pool)?;
+    let window = session.attach(&pool)?;
     let mut engine = SinkEngine::new(block, window, packs);
     if ordered {
         engine = engine.ordered();
@@ -105,24 +112,19 @@ fn engine_leftovers(mut engine: SinkEngine, workers: &Workers<SinkJob, SinkDone>
     engine.abandon()
 }
 
-enum Side {
-    Source {
-        engine: Box<SourceEngine>,
-        workers: Workers<SourceJob, SourceDone>,
-    },
-    Sink {
-        engine: Box<SinkEngine>,
-        workers: Workers<SinkJob, SinkDone>,
-    },
-}
-
 struct Session<'a> {
-    carrier: Carrier,
-    link: Link,
+    lines: Lines,
+    streams: Streams,
+    joins: Joins,
+    /// What the peer takes of further streams.
+    offering: Option<Offering>,
+    /// Connections that were dialled for further streams.
+    dialled: usize,
     control: &'a Control,
     began: Instant,
-    arrivals: Vec<Arrival>,
     hello: Option<Hello>,
+    /// Memory of blocks, once the session has it.
+    pool: Option<Pool>,
     role: Role,
     summary: Summary,
 }
@@ -148,27 +150,45 @@ impl<'a> Session<'a> {
         if !(1..=64).contains(&options.threads) {
             return Err(Error::Option("the number of threads"));
         }
-        let mut link = Link::new(Duration::ZERO, RECEIVES);
+        let mut streams = Streams::new(Duration::ZERO, RECEIVES);
         for taken in &connection.taken {
-            link.handle_input(Duration::ZERO, *taken)?;
+            streams.handle_input(0, Duration::ZERO, *taken)?;
         }
-        link.push(Outgoing::Frame(Frame::Hello(Hello {
+        let several = !matches!(connection.joins, Joins::None);
+        let hello = Hello {
             role,
             packs,
+            streams: several,
+            joins: false,
             receives: RECEIVES,
             block,
             token: options.token,
-        })));
-        for request in connection.request {
-            link.push(Outgoing::Frame(Frame::Request(request)));
+        };
+        streams.push_own(0, Frame::Hello(hello));
+        if let Joins::Taken { key, .. } = &connection.joins
+            && connection.hello.is_some_and(|it| it.streams)
+        {
+            let offering = Offering {
+                streams: u16::try_from(MAX_STREAMS - 1).unwrap_or(0),
+                key: *key,
+            };
+            streams.push_own(0, Frame::Streams(offering));
         }
+        for request in connection.request {
+            streams.push_own(0, Frame::Request(request));
+        }
+        let mut lines = Lines::default();
+        lines.add(0, connection.carrier, connection.arrivals);
         Ok(Self {
-            carrier: connection.carrier,
-            link,
+            lines,
+            streams,
+            joins: connection.joins,
+            offering: None,
+            dialled: 0,
             control,
             began: Instant::now(),
-            arrivals: connection.arrivals,
             hello: connection.hello,
+            pool: None,
             role,
             summary: Summary::default(),
         })
@@ -182,7 +202,7 @@ impl<'a> Session<'a> {
     fn handshake(&mut self, options: &Options, packs: bool) -> Result<(u32, bool), Error> {
         let done = self.await_hello();
         let block = done.and_then(|hello| {
-            self.link.set_window(hello.receives)?;
+            self.streams.greet(0, hello.receives)?;
             if hello.role == self.role {
                 return Err(Violation::Role.into());
             }
@@ -194,23 +214,36 @@ impl<'a> Session<'a> {
         block.map_err(|error| self.tell(error))
     }
 
+    /// Gives the first carrier the memory of blocks; returns its window.
+    fn attach(&mut self, pool: &Pool) -> Result<Window, Error> {
+        self.pool = Some(pool.clone());
+        let line = self.lines.first_mut();
+        let line = line.ok_or_else(|| CarrierError::Lost("no connection".into()))?;
+        Ok(line.carrier.attach(pool)?)
+    }
+
     fn await_hello(&mut self) -> Result<Hello, Error> {
+        let mut arrivals = Vec::new();
         loop {
-            self.transmit()?;
+            self.transmit(None)?;
             if let Some(hello) = self.hello {
                 return Ok(hello);
             }
-            self.carrier.poll(&mut self.arrivals)?;
-            if self.arrivals.is_empty() {
-                self.wait()?;
+            if arrivals.is_empty() {
+                self.lines.poll(0, &mut arrivals)?;
+            }
+            if arrivals.is_empty() {
+                if let Some((_, error)) = self.wait()?.pop() {
+                    return Err(error.into());
+                }
                 continue;
             }
             // Frames behind the HELLO stay for the loop.
-            let arrival = self.arrivals.remove(0);
+            let arrival = arrivals.remove(0);
             let now = self.now();
             match arrival {
                 Arrival::Frame(taken, frame) => {
-                    self.link.handle_input(now, taken)?;
+                    self.streams.handle_input(0, now, taken)?;
                     match frame {
                         Frame::Hello(hello) => self.hello = Some(hello),
                         Frame::Abort(abort) => return Err(ended(abort)),
@@ -219,28 +252,65 @@ impl<'a> Session<'a> {
                 }
                 Arrival::Sent(_) | Arrival::Some => {}
             }
+            if self.hello.is_some()
+                && let Some(line) = self.lines.get_mut(0)
+            {
+                line.early.append(&mut arrivals);
+            }
         }
     }
 
-    fn transmit(&mut self) -> Result<(), CarrierError> {
-        while self.carrier.has_room()
-            && let Some((taken, outgoing)) = self.link.poll_transmit(self.began.elapsed())
-        {
-            self.carrier.send(taken, &outgoing)?;
+    /// Sends what may leave. A stream that fails is left.
+    fn transmit(&mut self, side: Option<&mut Side>) -> Result<(), Error> {
+        let now = self.now();
+        let mut source = match side {
+            Some(Side::Source { engine, .. }) => Some(&mut **engine),
+            _ => None,
+        };
+        let failed = self
+            .lines
+            .transmit(&mut self.streams, source.as_deref_mut(), now);
+        self.leave_all(failed, source)
+    }
+
+    fn leave_all(
+        &mut self,
+        failed: Vec<(u16, CarrierError)>,
+        mut source: Option<&mut SourceEngine>,
+    ) -> Result<(), Error> {
+        for (number, error) in failed {
+            self.leave(number, error.into(), source.as_deref_mut())?;
         }
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), Error> {
+    /// A stream is gone; the session ends with the error if it was the last.
+    fn leave(
+        &mut self,
+        number: u16,
+        error: Error,
+        source: Option<&mut SourceEngine>,
+    ) -> Result<(), Error> {
+        if !self.streams.leave(number) {
+            return Err(error);
+        }
+        let locals = self.lines.remove(number);
+        if let Some(engine) = source {
+            locals.into_iter().for_each(|it| engine.handle_sent(it));
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<Vec<(u16, CarrierError)>, Error> {
         if self.control.is_cancelled() {
             return Err(Error::Cancelled);
         }
         let now = self.now();
-        if self.link.is_silent(now) {
+        let timeout = self.streams.poll_timeout(now).saturating_sub(now);
+        if self.streams.silent(now).is_some() && self.streams.numbers().len() < 2 {
             return Err(Error::Silent);
         }
-        let timeout = self.link.poll_timeout(now).saturating_sub(now);
-        Ok(self.carrier.wait(&self.control.wake, timeout)?)
+        Ok(self.lines.wait(&self.control.wake, timeout)?)
     }
 
     /// Reports an error to the peer, if it is not the peer's own report, and waits a moment until it has left.
@@ -254,24 +324,26 @@ impl<'a> Session<'a> {
             Error::System(error) => (Reason::Failure, error.to_string()),
             _ => return error,
         };
-        let mut last = Link::new(self.now(), RECEIVES);
-        last.push(Outgoing::Frame(Frame::Abort(Abort { reason, text })));
+        let abort = Outgoing::Frame(Frame::Abort(Abort { reason, text }));
         let until = self.now() + LINGER;
         // A block that is half sent comes first. Frames that are queued do not matter any more, but `taken` does not go back.
         let mut arrivals = Vec::new();
-        while !self.carrier.has_room() {
-            let left = until.saturating_sub(self.now());
-            let polled = self.carrier.poll(&mut arrivals);
-            if left.is_zero()
-                || polled.is_err()
-                || self.carrier.wait(&self.control.wake, left).is_err()
-            {
+        let (began, wake) = (self.began, &self.control.wake);
+        let Some(number) = self.streams.numbers().first().copied() else {
+            return error;
+        };
+        let taken = self.streams.link(number).map_or(0, Link::taken);
+        let Some(line) = self.lines.get_mut(number) else {
+            return error;
+        };
+        while !line.carrier.has_room() {
+            let left = until.saturating_sub(began.elapsed());
+            let polled = line.carrier.poll(&mut arrivals);
+            if left.is_zero() || polled.is_err() || line.carrier.wait(wake, left).is_err() {
                 return error;
             }
         }
-        if let Some((_, outgoing)) = last.poll_transmit(self.now())
-            && self.carrier.send(self.link.taken(), &outgoing).is_ok()
-        {
+        if line.carrier.send(taken, &abort).is_ok() {
             self.linger(until);
         }
         error
@@ -279,18 +351,18 @@ impl<'a> Session<'a> {
 
     /// Goes on until the peer closes, or the time is over.
     fn linger(&mut self, until: Duration) {
+        let (began, wake) = (self.began, &self.control.wake);
+        let Some(line) = self.lines.first_mut() else {
+            return;
+        };
         loop {
-            let now = self.now();
+            let now = began.elapsed();
             let mut arrivals = Vec::new();
-            if now >= until || self.carrier.poll(&mut arrivals).is_err() {
+            if now >= until || line.carrier.poll(&mut arrivals).is_err() {
                 return;
             }
-            if arrivals.is_empty()
-                && self
-                    .carrier
-                    .wait(&self.control.wake, until.saturating_sub(now))
-                    .is_err()
-            {
+            let left = until.saturating_sub(now);
+            if arrivals.is_empty() && line.carrier.wait(wake, left).is_err() {
                 return;
             }
         }
@@ -306,29 +378,40 @@ impl<'a> Session<'a> {
     }
 
     fn turns(&mut self, side: &mut Side, on_event: &mut dyn FnMut(&Event)) -> Result<(), Error> {
+        let mut arrivals = Vec::new();
         loop {
-            let polled = self.carrier.poll(&mut self.arrivals);
-            let mut moved = !self.arrivals.is_empty();
-            self.deliver(side)?;
-            if let Err(error) = polled {
-                self.report(side, on_event);
-                return Err(error.into());
+            let mut moved = false;
+            for number in self.streams.numbers() {
+                let polled = self.lines.poll(number, &mut arrivals);
+                moved |= !arrivals.is_empty();
+                self.deliver(number, &mut arrivals, side)?;
+                if side.is_finished() && self.role == Role::Source {
+                    break;
+                }
+                if let Err(error) = polled {
+                    self.report(side, on_event);
+                    self.leave(number, error.into(), side.source())?;
+                    moved = true;
+                }
             }
+            let open = u64::try_from(self.streams.numbers().len()).unwrap_or(0);
+            self.summary.streams = self.summary.streams.max(open);
             moved |= side.take_results()?;
-            if let Side::Source { engine, .. } = side
-                && let Some(window) = engine.window()
-            {
-                self.carrier.set_window(window);
+            while let (Some(engine), Some(block)) = (side.source(), self.streams.poll_lost()) {
+                engine.handle_lost(&block);
             }
             side.submit();
-            side.push_to(&mut self.link);
-            self.transmit()?;
+            side.push_to(&mut self.streams);
+            self.join(side)?;
+            self.transmit(Some(side))?;
+            // Blocks that left may have been the last of their files.
+            side.submit();
             self.report(side, on_event);
             // The sink's FINISH is the last frame that matters: its connection may be gone already.
             if side.is_finished() && self.role == Role::Source {
                 return Ok(());
             }
-            if side.is_finished() && self.link.is_idle() && self.carrier.is_drained() {
+            if side.is_finished() && self.streams.is_idle() && self.lines.is_drained() {
                 self.linger(self.now() + LINGER);
                 return Ok(());
             }
@@ -336,30 +419,72 @@ impl<'a> Session<'a> {
                 return Err(Error::Cancelled);
             }
             if !moved {
-                self.wait()?;
+                let failed = self.wait()?;
+                self.leave_all(failed, side.source())?;
+                if let Some(number) = self.streams.silent(self.now()) {
+                    self.leave(number, Error::Silent, side.source())?;
+                }
             }
         }
     }
 
-    fn deliver(&mut self, side: &mut Side) -> Result<(), Error> {
+    fn deliver(
+        &mut self,
+        number: u16,
+        arrivals: &mut Vec<Arrival>,
+        side: &mut Side,
+    ) -> Result<(), Error> {
         let now = self.now();
-        for arrival in std::mem::take(&mut self.arrivals) {
+        for arrival in arrivals.drain(..) {
             match arrival {
                 Arrival::Frame(taken, frame) => {
-                    self.link.handle_input(now, taken)?;
-                    match (frame, &mut *side) {
-                        (Frame::Abort(abort), _) => return Err(ended(abort)),
-                        (frame, Side::Source { engine, .. }) => engine.handle_frame(frame)?,
-                        (frame, Side::Sink { engine, .. }) => engine.handle_frame(frame)?,
-                    }
+                    self.streams.handle_input(number, now, taken)?;
+                    self.take(number, frame, side)?;
                 }
                 Arrival::Sent(slot) => {
                     if let Side::Source { engine, .. } = side {
                         engine.handle_sent(slot);
                     }
                 }
-                Arrival::Some => self.link.heard(now),
+                Arrival::Some => self.streams.heard(number, now),
             }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, number: u16, frame: Frame, side: &mut Side) -> Result<(), Error> {
+        match (frame, side) {
+            (Frame::Abort(abort), _) => return Err(ended(abort)),
+            (Frame::Streams(offering), _) if self.offering.is_none() => {
+                self.offering = Some(offering);
+            }
+            (Frame::Hello(hello), _) if number > 0 && hello.joins => {
+                self.streams.greet(number, hello.receives)?;
+            }
+            (Frame::Left(left), side) => {
+                let locals = self.lines.remove(left.stream);
+                if let Some(engine) = side.source() {
+                    locals.into_iter().for_each(|it| engine.handle_sent(it));
+                }
+                self.streams.handle_left(left)?;
+            }
+            (Frame::Window(window), Side::Source { engine, .. }) => {
+                if number == 0 {
+                    engine.handle_frame(Frame::Window(window))?;
+                }
+                let like = |first: Window| {
+                    (first.slots, first.slot_length) == (window.slots, window.slot_length)
+                };
+                if !engine.window().is_some_and(like) {
+                    return Err(Violation::Window(window.slot_length).into());
+                }
+                if let Some(line) = self.lines.get_mut(number) {
+                    line.carrier.set_window(window);
+                }
+                self.streams.set_open(number);
+            }
+            (frame, Side::Source { engine, .. }) => engine.handle_frame(frame)?,
+            (frame, Side::Sink { engine, .. }) => engine.handle_frame(frame)?,
         }
         Ok(())
     }
@@ -385,64 +510,6 @@ impl<'a> Session<'a> {
                 Event::Offered { .. } => {}
             }
             on_event(&event);
-        }
-    }
-}
-
-impl Side {
-    fn take_results(&mut self) -> Result<bool, Violation> {
-        let mut any = false;
-        match self {
-            Self::Source { engine, workers } => {
-                while let Ok(done) = workers.results.try_recv() {
-                    engine.handle_done(done);
-                    any = true;
-                }
-            }
-            Self::Sink { engine, workers } => {
-                while let Ok(done) = workers.results.try_recv() {
-                    engine.handle_done(done)?;
-                    any = true;
-                }
-            }
-        }
-        Ok(any)
-    }
-
-    fn submit(&mut self) {
-        match self {
-            Self::Source { engine, workers } => {
-                while let Some(job) = engine.poll_job() {
-                    workers.submit(job);
-                }
-            }
-            Self::Sink { engine, workers } => {
-                while let Some(job) = engine.poll_job() {
-                    workers.submit(job);
-                }
-            }
-        }
-    }
-
-    fn push_to(&mut self, link: &mut Link) {
-        match self {
-            Self::Source { engine, .. } => {
-                while let Some(outgoing) = engine.poll_transmit() {
-                    link.push(outgoing);
-                }
-            }
-            Self::Sink { engine, .. } => {
-                while let Some(frame) = engine.poll_transmit() {
-                    link.push(Outgoing::Frame(frame));
-                }
-            }
-        }
-    }
-
-    fn is_finished(&self) -> bool {
-        match self {
-            Self::Source { engine, .. } => engine.is_finished(),
-            Self::Sink { engine, .. } => engine.is_finished(),
         }
     }
 }

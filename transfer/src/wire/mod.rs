@@ -17,7 +17,7 @@ pub use file::{Done, End, EndStatus, Entry, FileKind, Offer, Status, Want};
 pub use grant::{Grant, Window};
 pub use pack::{Answer, Answers, List, PACKED, RECORD, Record, Stored};
 pub use request::{Removal, Removed, Request, Unreadable, Wish};
-pub use session::{Abort, Hello, Reason, Role};
+pub use session::{Abort, Hello, Left, Offering, Reason, Role};
 
 use octets::Reader;
 
@@ -165,6 +165,10 @@ pub enum Frame {
     Removed(Removed),
     /// An entry is left out.
     Unreadable(Unreadable),
+    /// Further streams may join.
+    Streams(Offering),
+    /// A stream is gone.
+    Left(Left),
 }
 
 impl Frame {
@@ -192,6 +196,8 @@ impl Frame {
             Self::Prune => 18,
             Self::Removed(_) => 19,
             Self::Unreadable(_) => 20,
+            Self::Streams(_) => 21,
+            Self::Left(_) => 22,
         }
     }
 
@@ -217,6 +223,8 @@ impl Frame {
             Self::Request(it) => it.emit(&mut out),
             Self::Removed(it) => it.emit(&mut out),
             Self::Unreadable(it) => it.emit(&mut out),
+            Self::Streams(it) => it.emit(&mut out),
+            Self::Left(it) => it.emit(&mut out),
             Self::Finish | Self::Ping | Self::Prune => {}
         }
         let length = u32::try_from(out.len() - HEADER).unwrap_or(u32::MAX);
@@ -257,6 +265,8 @@ impl Frame {
             18 => Self::Prune,
             19 => Self::Removed(Removed::parse(&mut reader)?),
             20 => Self::Unreadable(Unreadable::parse(&mut reader)?),
+            21 => Self::Streams(Offering::parse(&mut reader)?),
+            22 => Self::Left(Left::parse(&mut reader)?),
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;

@@ -3,6 +3,8 @@
 //! ```text
 //! HELLO  role 1 | abilities 1 | receives 2 | block 4 | token 16
 //! ABORT  reason 1 | text
+//! STREAMS  streams 2 | reserved 2 | key 16
+//! LEFT   stream 2 | reserved 2 | taken 4
 //! ```
 
 use super::Malformed;
@@ -19,6 +21,10 @@ pub enum Role {
 
 /// Ability: LIST, ANSWER, STORED and packed blocks.
 const PACKS: u8 = 1;
+/// Ability: further streams.
+const STREAMS: u8 = 2;
+/// The connection is a further stream.
+const JOINS: u8 = 4;
 
 /// First frame of each end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +33,10 @@ pub struct Hello {
     pub role: Role,
     /// Short files may be packed: the lowest bit of the abilities.
     pub packs: bool,
+    /// Further streams may join: the second bit.
+    pub streams: bool,
+    /// The connection joins a session, whose key is the token, as the stream whose number the block length is: the third bit.
+    pub joins: bool,
     /// Frames that the sender can take at a time.
     pub receives: u16,
     /// Longest block in octets, a power of two; that of the session is the smaller of both.
@@ -44,10 +54,12 @@ impl Hello {
             _ => None,
         };
         let role = reader.value("role", role, known)?;
-        let packs = reader.u8()? & PACKS != 0;
+        let abilities = reader.u8()?;
         Ok(Self {
             role,
-            packs,
+            packs: abilities & PACKS != 0,
+            streams: abilities & STREAMS != 0,
+            joins: abilities & JOINS != 0,
             receives: reader.u16()?,
             block: reader.u32()?,
             token: reader.array()?,
@@ -59,10 +71,60 @@ impl Hello {
             Role::Source => 1,
             Role::Sink => 2,
         };
-        out.extend([role, if self.packs { PACKS } else { 0 }]);
+        let flag = |is: bool, flag| if is { flag } else { 0 };
+        let abilities = flag(self.packs, PACKS) | flag(self.streams, STREAMS);
+        out.extend([role, abilities | flag(self.joins, JOINS)]);
         out.extend(self.receives.to_be_bytes());
         out.extend(self.block.to_be_bytes());
         out.extend(self.token);
+    }
+}
+
+/// Further streams may join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offering {
+    /// How many at a time, beside the first.
+    pub streams: u16,
+    /// Token of their HELLOs.
+    pub key: [u8; 16],
+}
+
+impl Offering {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let streams = reader.u16()?;
+        reader.u16()?;
+        let key = reader.array()?;
+        Ok(Self { streams, key })
+    }
+
+    pub(super) fn emit(&self, out: &mut Vec<u8>) {
+        out.extend(self.streams.to_be_bytes());
+        out.extend([0; 2]);
+        out.extend(self.key);
+    }
+}
+
+/// A stream is gone at the sender's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// Its number.
+    pub stream: u16,
+    /// Frames that the sender took from it since the beginning, modulo 2^32.
+    pub taken: u32,
+}
+
+impl Left {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let stream = reader.u16()?;
+        reader.u16()?;
+        let taken = reader.u32()?;
+        Ok(Self { stream, taken })
+    }
+
+    pub(super) fn emit(&self, out: &mut Vec<u8>) {
+        out.extend(self.stream.to_be_bytes());
+        out.extend([0; 2]);
+        out.extend(self.taken.to_be_bytes());
     }
 }
 

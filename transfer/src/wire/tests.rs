@@ -37,6 +37,8 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
             Frame::Hello(Hello {
                 role: Role::Source,
                 packs: true,
+                streams: false,
+                joins: false,
                 receives: 128,
                 block: 1 << 20,
                 token: [0xab; 16],
@@ -174,6 +176,22 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
             }),
         ),
         (
+            "STREAMS",
+            1,
+            Frame::Streams(Offering {
+                streams: 15,
+                key: [0x99; 16],
+            }),
+        ),
+        (
+            "LEFT",
+            3,
+            Frame::Left(Left {
+                stream: 2,
+                taken: 40,
+            }),
+        ),
+        (
             "ABORT",
             8,
             Frame::Abort(Abort {
@@ -261,7 +279,7 @@ proptest! {
     }
 
     #[test]
-    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..20) {
+    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..22) {
         let (_, _, frame) = frames().swap_remove(which);
         let body = frame.emit(0)[HEADER..].to_vec();
         let cut = &body[..at.min(body.len())];

@@ -109,6 +109,8 @@ fn greet(address: SocketAddr, token: [u8; 16]) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     let hello = Hello {
         packs: false,
+        streams: false,
+        joins: false,
         role: Role::Source,
         receives: 128,
         block: 1024,

@@ -14,7 +14,7 @@ use dgiwarp_mz::{
 };
 use dgiwarp_transfer::Request;
 use dgiwarp_transfer::disk::TreeSinkOptions;
-use dgiwarp_transfer_cli::{Carriage, Failed, Output, Show, Sizes, Writing};
+use dgiwarp_transfer_cli::{Carriage, Failed, Output, Show, Sizes, StreamsArg, Writing};
 
 const PROGRAM: Program = Program {
     examples: &[
@@ -226,6 +226,8 @@ struct Common {
     #[arg(long)]
     tcp: bool,
     #[command(flatten)]
+    streams: StreamsArg,
+    #[command(flatten)]
     sizes: Sizes,
     #[command(flatten)]
     output: Output,
@@ -396,6 +398,7 @@ fn carriage(common: &Common) -> Carriage {
     Carriage {
         tcp: common.tcp,
         options: common.sizes.options(),
+        streams: common.streams.streams,
     }
 }
 

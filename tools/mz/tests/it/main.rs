@@ -8,5 +8,6 @@
 
 mod common;
 mod mirrors;
+mod streams;
 mod transfers;
 mod trouble;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
 use dgiwarp_rftp::client::{Copy, Place, run};
-use dgiwarp_transfer_cli::{Carriage, Failed, Output, Sizes, Writing};
+use dgiwarp_transfer_cli::{Carriage, Failed, Output, Sizes, StreamsArg, Writing};
 
 const PROGRAM: Program = Program {
     examples: &[
@@ -67,6 +67,8 @@ struct Cp {
     #[command(flatten)]
     writing: Writing,
     #[command(flatten)]
+    streams: StreamsArg,
+    #[command(flatten)]
     sizes: Sizes,
     #[command(flatten)]
     output: Output,
@@ -86,6 +88,7 @@ fn order(cp: &Cp) -> Result<Copy, Failed> {
         carriage: Carriage {
             tcp: cp.tcp,
             options: cp.sizes.options(),
+            streams: cp.streams.streams,
         },
         active: cp.active,
         sink: cp.writing.options(),

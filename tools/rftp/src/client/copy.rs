@@ -115,6 +115,7 @@ fn get(copy: &Copy, path: &Path, progress: &mut Progress) -> Result<Summary, Fai
         all.octets += summary.octets;
         all.resumed += summary.resumed;
         all.repeated += summary.repeated;
+        all.streams = all.streams.max(summary.streams);
     }
     Ok(all)
 }

@@ -4,10 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use dgiwarp_transfer::disk::{Item, TreeSink, TreeSinkOptions, TreeSource};
-use dgiwarp_transfer::{Connection, Control, Error, Event, Options, Port, Summary, receive, send};
+use dgiwarp_transfer::{
+    Connection, Control, Error, Event, Join, Options, Port, Summary, receive, send,
+};
 use dgiwarp_transfer_cli::listen;
 
 use super::command::Command;
@@ -16,6 +19,9 @@ use super::data;
 
 /// Time for the client to connect.
 const CONNECT: Duration = Duration::from_secs(20);
+
+/// Time after which a listener checks whether its session has ended.
+const TURN: Duration = Duration::from_millis(200);
 
 /// How the next session's connection comes up.
 #[derive(Debug)]
@@ -26,7 +32,7 @@ pub(super) struct Meeting {
 
 #[derive(Debug)]
 enum Way {
-    Listen(Port),
+    Listen(Arc<Port>),
     Dial { rc: bool, to: SocketAddr },
 }
 
@@ -57,7 +63,7 @@ impl Client {
             Ok(address) => address.port(),
             Err(error) => return self.reply(425, &error.to_string()),
         };
-        let way = Way::Listen(port);
+        let way = Way::Listen(Arc::new(port));
         self.meeting = Some(Meeting { token, way });
         let token = hexadecimal(&token);
         let text = format!("Entering RDMA passive mode (|||{number}|) TOKEN={token}");
@@ -105,7 +111,10 @@ impl Client {
     fn connect(&self, meeting: &Meeting, control: &Control) -> Result<Connection, Error> {
         match &meeting.way {
             Way::Listen(port) => {
-                port.accept(&meeting.token, Some(self.peer.ip()), CONNECT, control)
+                let peer = Some(self.peer.ip());
+                let mut connection = port.accept(&meeting.token, peer, CONNECT, control)?;
+                self.take_streams(port, connection.joinable(control)?, control);
+                Ok(connection)
             }
             Way::Dial { rc: false, to } => Connection::tcp(*to),
             Way::Dial { rc: true, to } => {
@@ -113,6 +122,27 @@ impl Client {
                 Connection::rc(&rnic, *to)
             }
         }
+    }
+
+    /// Takes further streams of a session, in a thread of its own that ends with it.
+    fn take_streams(&self, port: &Arc<Port>, join: Join, control: &Control) {
+        let (port, peer, watch) = (Arc::clone(port), self.peer.ip(), control.watch());
+        let body = move || {
+            let Ok(own) = Control::new() else { return };
+            while watch.is_running() {
+                let Ok(arrived) = port.arrive(TURN, &own) else {
+                    continue;
+                };
+                let arrived = arrived.filter(|it| data::is_same(it.peer().ip(), peer));
+                let connection = arrived.and_then(|it| it.greet(&own));
+                if let Some(connection) = connection.filter(|it| join.is_of(it)) {
+                    join.give(connection);
+                }
+            }
+        };
+        // Without a thread the session has one stream.
+        let thread = thread::Builder::new().name("rftpd-streams".into());
+        let _ = thread.spawn(body);
     }
 
     /// The client is the source.

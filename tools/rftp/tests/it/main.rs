@@ -11,3 +11,4 @@ mod copies;
 mod ftp_clients;
 mod hostile;
 mod interrupted;
+mod streams;

@@ -1,0 +1,148 @@
+//! Several connections of one transfer.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use crate::common::{Listener, fail, listing, make_tree, mz, octets, succeed};
+
+#[test]
+fn several_streams_carry_one_transfer() {
+    let here = tempfile::tempdir().unwrap();
+    let tree = here.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    make_tree(&tree);
+    fs::write(tree.join("larger"), octets(9, 60_000_000)).unwrap();
+    for way in [&[][..], &["--tcp"]] {
+        let there = tempfile::tempdir().unwrap();
+        let folder = there.path().to_str().unwrap();
+        let options = [&["serve", "--read", "--code", "c", folder], way].concat();
+        let server = Listener::start(&options);
+        let streams = ["--streams", "4", tree.to_str().unwrap()];
+        let said = succeed(&mut server.send(&[way, &streams].concat()));
+        assert!(said.contains(" streams"), "{said}");
+        assert_eq!(listing(here.path()), listing(there.path()));
+        // And back: the end that gets the files dials.
+        let back = tempfile::tempdir().unwrap();
+        let get = ["get", "--code", "c", "--streams", "3", &server.host, "tree"];
+        let said = succeed(mz(&get).arg(back.path()).args(way));
+        assert!(said.contains(" streams"), "{said}");
+        assert_eq!(listing(here.path()), listing(back.path()));
+    }
+}
+
+/// Connections to a listener that pass through here, and how much each may carry.
+struct Relay {
+    host: String,
+    passing: Arc<Mutex<Vec<TcpStream>>>,
+    octets: Arc<AtomicUsize>,
+}
+
+impl Relay {
+    fn to(host: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let relay = Self {
+            host: listener.local_addr().unwrap().to_string(),
+            passing: Arc::default(),
+            octets: Arc::default(),
+        };
+        let (passing, octets) = (Arc::clone(&relay.passing), Arc::clone(&relay.octets));
+        let host = host.to_owned();
+        thread::spawn(move || {
+            for near in listener.incoming() {
+                let near = near.unwrap();
+                let far = TcpStream::connect(&host).unwrap();
+                let both = [near.try_clone().unwrap(), far.try_clone().unwrap()];
+                passing.lock().unwrap().extend(both);
+                for (mut from, mut to) in [
+                    (near.try_clone().unwrap(), far.try_clone().unwrap()),
+                    (far, near),
+                ] {
+                    let octets = Arc::clone(&octets);
+                    thread::spawn(move || {
+                        let mut buffer = vec![0; 64 << 10];
+                        while let Ok(count @ 1..) = from.read(&mut buffer) {
+                            octets.fetch_add(count, Ordering::Relaxed);
+                            if to.write_all(&buffer[..count]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = to.shutdown(Shutdown::Write);
+                    });
+                }
+            }
+        });
+        relay
+    }
+
+    /// Breaks a connection off at both ends, if it is there.
+    fn cut(&self, index: usize) {
+        let passing = self.passing.lock().unwrap();
+        for stream in passing.iter().skip(2 * index).take(2) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Waits until so much has passed.
+    fn await_octets(&self, count: usize) {
+        let end = std::time::Instant::now() + crate::common::SOON;
+        while self.octets.load(Ordering::Relaxed) < count {
+            assert!(std::time::Instant::now() < end, "nothing passes");
+            thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+/// The first connection is among those that break off; the last one is not.
+#[test]
+fn streams_that_break_off_lose_nothing() {
+    let here = tempfile::tempdir().unwrap();
+    let file = here.path().join("file");
+    fs::write(&file, octets(3, 400 << 20)).unwrap();
+    for cut in [0, 1, 2] {
+        let there = tempfile::tempdir().unwrap();
+        let folder = there.path().to_str().unwrap();
+        let server = Listener::start(&["serve", "--tcp", "--no-sync", "--code", "c", folder]);
+        let relay = Relay::to(&server.host);
+        let send = ["send", "--tcp", "--code", "c", "--streams", "3"];
+        let mut command = mz(&[&send[..], &[file.to_str().unwrap(), &relay.host]].concat());
+        let sender = thread::spawn(move || succeed(&mut command));
+        relay.await_octets(60 << 20);
+        relay.cut(cut);
+        relay.await_octets(120 << 20);
+        relay.cut((cut + 1) % 3);
+        let said = sender.join().unwrap();
+        assert!(said.contains("400.00 MiB in"), "{said}");
+        assert_eq!(listing(here.path()), listing(there.path()));
+    }
+}
+
+/// As a session of one connection ends: with an error, and what came is kept.
+#[test]
+fn the_last_stream_that_breaks_off_ends_the_session() {
+    let here = tempfile::tempdir().unwrap();
+    let file = here.path().join("file");
+    fs::write(&file, octets(3, 300 << 20)).unwrap();
+    let there = tempfile::tempdir().unwrap();
+    let folder = there.path().to_str().unwrap();
+    let server = Listener::start(&["serve", "--tcp", "--no-sync", "--code", "c", folder]);
+    let relay = Relay::to(&server.host);
+    let send = ["send", "--tcp", "--code", "c", "--streams", "2"];
+    let mut command = mz(&[&send[..], &[file.to_str().unwrap(), &relay.host]].concat());
+    let sender = thread::spawn(move || fail(&mut command, "the same command goes on"));
+    relay.await_octets(150 << 20);
+    // Those that are dialled anew, too.
+    while !sender.is_finished() {
+        (0..8).for_each(|index| relay.cut(index));
+        thread::sleep(std::time::Duration::from_millis(1));
+    }
+    sender.join().unwrap();
+    let again = ["send", "--tcp", "--code", "c", "--streams", "2"];
+    let direct = mz(&[&again[..], &[file.to_str().unwrap(), &server.host]].concat());
+    let said = succeed(&mut { direct });
+    assert!(said.contains("were there from an earlier run"), "{said}");
+    assert_eq!(listing(here.path()), listing(there.path()));
+}

@@ -1,0 +1,77 @@
+//! Streams that join a session.
+
+use super::{Connection, Error, Hello, Joins, MIN_RECEIVES, RECEIVES, Session, Side};
+
+impl Session<'_> {
+    /// Takes streams that come, and dials those that are wanted.
+    pub(super) fn join(&mut self, side: &mut Side) -> Result<(), Error> {
+        while let Some(come) = self.joins.next() {
+            let (Ok(connection), Some(number)) = (come, self.streams.next_number()) else {
+                continue;
+            };
+            self.add(connection, number, side)?;
+        }
+        let Joins::Dialled { wanted, .. } = &self.joins else {
+            return Ok(());
+        };
+        let Some(offering) = self.offering else {
+            return Ok(());
+        };
+        let count = (*wanted).min(offering.streams.saturating_add(1));
+        let count = usize::from(count);
+        // One that is lost is dialled again, but not for ever.
+        let tries = 2 * count.saturating_sub(1);
+        if self.streams.numbers().len() < count
+            && self.dialled < tries
+            && self.joins.dial(self.control)
+        {
+            self.dialled += 1;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, connection: Connection, number: u16, side: &mut Side) -> Result<(), Error> {
+        let Some(pool) = self.pool.clone() else {
+            return Ok(());
+        };
+        let now = self.now();
+        let mut hello = Hello {
+            role: self.role,
+            packs: false,
+            streams: false,
+            joins: true,
+            receives: RECEIVES,
+            block: u32::from(number),
+            token: self.offering.map_or([0; 16], |it| it.key),
+        };
+        let mut number = number;
+        if let Some(peer) = connection.hello {
+            // It names the number, and knows the key already.
+            let Ok(named) = u16::try_from(peer.block) else {
+                return Ok(());
+            };
+            if peer.role == self.role || peer.receives < MIN_RECEIVES {
+                return Ok(());
+            }
+            number = named;
+            hello.block = peer.block;
+            if !self.streams.join(number, now, hello, true) {
+                return Ok(());
+            }
+            self.streams.set_window(number, peer.receives)?;
+        } else if !self.streams.join(number, now, hello, false) {
+            return Ok(());
+        }
+        for taken in &connection.taken {
+            self.streams.handle_input(number, now, *taken)?;
+        }
+        let mut carrier = connection.carrier;
+        let window = carrier.attach(&pool)?;
+        self.lines.add(number, carrier, connection.arrivals);
+        if let Side::Sink { engine, .. } = side {
+            engine.set_joined();
+            self.streams.push_window(number, window);
+        }
+        Ok(())
+    }
+}
