@@ -189,7 +189,7 @@ enum Side {
     Take(Arc<TreeSink>),
 }
 
-/// What a peer fetches.
+/// Entries that a peer fetches.
 fn give(order: &Receive, root: Arc<Root>, request: &Request) -> Result<Arc<TreeSource>, String> {
     if !order.read {
         return Err("reading is not permitted: mz serve --read".into());
@@ -212,7 +212,7 @@ fn give(order: &Receive, root: Arc<Root>, request: &Request) -> Result<Arc<TreeS
     Ok(Arc::new(TreeSource::new(items).filtered(filter)))
 }
 
-/// What a peer sends for a directory to become like it.
+/// The place for entries that a peer sends for a directory to become like it.
 fn take(order: &Receive, root: Arc<Root>, request: &Request) -> Result<Arc<TreeSink>, String> {
     if request.prune && !order.delete {
         return Err("removing is not permitted: mz serve --delete".into());

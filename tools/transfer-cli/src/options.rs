@@ -69,7 +69,7 @@ impl Writing {
     }
 }
 
-/// What a program says.
+/// Output of a program.
 #[derive(Debug, Clone, Args)]
 pub struct Output {
     /// No progress and no summary

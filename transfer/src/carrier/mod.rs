@@ -161,7 +161,7 @@ impl Carrier {
         }
     }
 
-    /// What shows that something comes, or that there is room.
+    /// The descriptor that shows that something comes, or that there is room.
     pub(crate) fn waited(&self) -> (BorrowedFd<'_>, PollFlags) {
         match self {
             Self::Rc(it) => it.waited(),

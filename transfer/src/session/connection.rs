@@ -93,7 +93,7 @@ impl Connection {
         self
     }
 
-    /// Lets further streams join the session of a connection that came. What the listener gets for it goes to [`Join::give`].
+    /// Lets further streams join the session of a connection that came. Connections that the listener gets for it go to [`Join::give`].
     ///
     /// # Errors
     /// The system's, where it has no random octets.

@@ -116,7 +116,7 @@ struct Session<'a> {
     lines: Lines,
     streams: Streams,
     joins: Joins,
-    /// What the peer takes of further streams.
+    /// Further streams that the peer takes.
     offering: Option<Offering>,
     /// Connections that were dialled for further streams.
     dialled: usize,

@@ -134,7 +134,7 @@ fn the_last_stream_that_breaks_off_ends_the_session() {
     let mut command = mz(&[&send[..], &[file.to_str().unwrap(), &relay.host]].concat());
     let sender = thread::spawn(move || fail(&mut command, "the same command goes on"));
     relay.await_octets(150 << 20);
-    // Those that are dialled anew, too.
+    // Also those that are dialled anew.
     while !sender.is_finished() {
         (0..8).for_each(|index| relay.cut(index));
         thread::sleep(std::time::Duration::from_millis(1));
