@@ -146,3 +146,26 @@ fn the_last_stream_that_breaks_off_ends_the_session() {
     assert!(said.contains("were there from an earlier run"), "{said}");
     assert_eq!(listing(here.path()), listing(there.path()));
 }
+
+/// Neither a key that no session has nor the code itself lets a connection join; both count as a wrong code.
+#[test]
+fn a_stream_without_the_key_of_a_session_is_refused() {
+    let there = tempfile::tempdir().unwrap();
+    let folder = there.path().to_str().unwrap();
+    let server = Listener::start(&["serve", "--tcp", "--code", "c", folder]);
+    let code = dgiwarp_mz::Code::given("c").unwrap();
+    for token in [[7; 16], code.files(), code.orders()] {
+        let mut stream = TcpStream::connect(&server.host).unwrap();
+        // HELLO of a source that joins as stream 1.
+        let mut hello = b"DG\x01\x01\0\0\0\x18\0\0\0\0\x01\x04\0\x80\0\0\0\x01".to_vec();
+        hello.extend(token);
+        stream.write_all(&hello).unwrap();
+        stream.set_read_timeout(Some(crate::common::SOON)).unwrap();
+        let begun = std::time::Instant::now();
+        let mut answer = Vec::new();
+        // It may be reset.
+        let _ = stream.read_to_end(&mut answer);
+        assert_eq!(answer, b"");
+        assert!(begun.elapsed() >= std::time::Duration::from_millis(200));
+    }
+}
