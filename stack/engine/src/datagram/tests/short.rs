@@ -342,5 +342,5 @@ fn a_send_with_a_cookie_is_not_received_at_once() {
     let mut datagram = network.datagrams.pop().unwrap();
     datagram[0] = Format::Cookie.emit(datagram[0]);
     assert!(!end.receive_any(&datagram, None, true));
-    assert_eq!(end.wcs.received[0].byte_len, 100 - Cookie::LEN as u32);
+    assert_eq!(end.wcs.received[0].byte_len as usize, 100 - Cookie::LEN);
 }
