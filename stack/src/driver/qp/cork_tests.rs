@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nix::poll::{PollTimeout, poll};
 
+use crate::Wc;
 use crate::driver::device::clock;
 use crate::driver::qp::core::{QpCore, QpState};
 use crate::driver::reactor::member::Member;
@@ -53,7 +54,14 @@ where
             for _ in 0..BURST {
                 (self.arrive)();
             }
+            self.take_completions();
         }
+    }
+
+    /// Takes completions, which would overrun their queue where many messages are posted before one waits.
+    fn take_completions(&self) {
+        let mut completions = [Wc::default(); 2 * BURST];
+        while self.core.send_cq.poll(&mut completions).unwrap() > 0 {}
     }
 
     /// Whether `event` has the messages leave that wait, at once. Now and then the background thread has them in hand at that moment, and they leave a
