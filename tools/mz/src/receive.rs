@@ -197,7 +197,10 @@ fn give(order: &Receive, root: Arc<Root>, request: &Request) -> Result<Arc<TreeS
     let mut items = Vec::new();
     for path in &request.paths {
         let there = root.link_metadata(path);
-        let there = there.map_err(|error| format!("{}: {error}", path.display()))?;
+        let there = there.map_err(|error| match error.raw_os_error() {
+            Some(nix::libc::EXDEV) => format!("{}: leaves the directory", path.display()),
+            _ => format!("{}: {error}", path.display()),
+        })?;
         if request.contents && there.kind() != Some(FileKind::Directory) {
             return Err(format!("{}: not a directory", path.display()));
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use dgiwarp_transfer::Error;
+use dgiwarp_transfer::wire::Reason;
 
 /// A transfer that failed, wholly or for some entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,9 +29,13 @@ impl fmt::Display for Failed {
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         let hint = match &error {
-            Error::Carrier(_) | Error::Silent | Error::Ended { .. } | Error::Cancelled => {
-                "; the same command goes on from there"
-            }
+            Error::Carrier(_)
+            | Error::Silent
+            | Error::Cancelled
+            | Error::Ended {
+                reason: Reason::Cancelled,
+                ..
+            } => "; the same command goes on from there",
             _ => "",
         };
         Self::Session(format!("{error}{hint}"))

@@ -76,8 +76,14 @@ fn nothing_is_read_or_removed_without_leave_nor_outside() {
     );
     assert_eq!(names(&there), ["mine", "out", "up"]);
     let server = serve(&there, &["--read", "--delete"]);
-    for path in ["../secret", "up/secret", "missing", "mine/x"] {
-        fail(&mut get(&server, &[path], here.path()), path);
+    for (path, reason) in [
+        ("../secret", "leaves the directory\n"),
+        ("up/secret", "leaves the directory\n"),
+        ("missing", "No such file or directory (os error 2)\n"),
+        ("mine/x", "Not a directory (os error 20)\n"),
+    ] {
+        let text = format!("{path}: {reason}");
+        fail(&mut get(&server, &[path], here.path()), &text);
     }
     // A link is fetched as a link.
     succeed(&mut get(&server, &["out", "mine"], here.path()));
