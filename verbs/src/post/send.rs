@@ -48,7 +48,7 @@ fn post_alone(qp: &Qp, wr: &ibv_send_wr) -> bool {
     }
     match &qp.qp {
         Transport::Rc(rc) => post_alone_connected(qp, rc, wr),
-        Transport::Ud(ud) => post_short(qp, ud, wr).is_some_and(|posted| posted),
+        Transport::Ud(ud) => post_short(qp, ud, wr).unwrap_or(false),
         Transport::Uc(_) | Transport::Rd(_) | Transport::RcRd(_) | Transport::XrcTarget(_) => false,
     }
 }

@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use dgiwarp_ddp::Segmenter;
 use dgiwarp_ddp::wire::untagged;
-use dgiwarp_llp_udp::{Format, Peer, Shim, Train, TrainBuilder};
+use dgiwarp_llp_udp::{Peer, Shim, Train, TrainBuilder};
+use dgiwarp_rdmap::datagram::segment::Prefix;
 
+use super::stage;
 use crate::cq_ring::CompletionSink;
 use crate::datagram::UdEngine;
 use crate::mr::MrTable;
@@ -72,7 +74,7 @@ impl UdEngine {
             return None;
         }
         let segment = Segmenter::new(length).peek(length)?;
-        let template = self.send.numbering.next_send(wr.qkey, wr.solicited);
+        let prefix = Prefix::new(self.send.numbering.next_send(wr.qkey, wr.solicited), None);
         let staging = &mut self.send.short;
         if staging.len() != DATAGRAM {
             staging.resize(DATAGRAM, 0);
@@ -80,18 +82,16 @@ impl UdEngine {
         let mut builder = TrainBuilder::new(&mut self.shim, wr.peer, path, staging);
         match wr.data {
             ShortData::Inline(octets) => {
-                let Ok(()) = builder.add(Format::Segment, ulpdu_len, |out| {
-                    let header = template.emit(segment, out);
-                    out[header..].copy_from_slice(octets);
+                let Ok(()) = stage(&prefix, segment, &mut builder, |dst| {
+                    dst.copy_from_slice(octets);
                     Ok::<_, Infallible>(())
                 });
             }
             ShortData::Sge(sge) => {
                 let view = mrs.view_local();
                 let slice = view.resident(self.config.pd, sge)?;
-                let Ok(()) = builder.add(Format::Segment, ulpdu_len, |out| {
-                    let header = template.emit(segment, out);
-                    slice.copy_to(&mut out[header..]);
+                let Ok(()) = stage(&prefix, segment, &mut builder, |dst| {
+                    slice.copy_to(dst);
                     Ok::<_, Infallible>(())
                 });
             }

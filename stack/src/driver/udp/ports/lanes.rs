@@ -141,7 +141,10 @@ impl Ports {
 
     /// The socket at a place, with its lanes.
     #[inline]
-    fn with_lanes(&mut self, index: SocketIndex) -> Option<(&mut Port, &mut DatagramLanes)> {
+    pub(crate) fn with_lanes(
+        &mut self,
+        index: SocketIndex,
+    ) -> Option<(&mut Port, &mut DatagramLanes)> {
         let (port, lanes) = if index == RETIRED {
             let retired = self.retired.as_mut()?;
             (&mut retired.port, &mut retired.lanes)
@@ -158,13 +161,6 @@ impl Ports {
         if let Some(sibling) = self.sibling_mut(index) {
             sibling.last_used = now;
         }
-    }
-
-    /// The lanes at a place and their socket.
-    #[inline]
-    pub(crate) fn lanes_at(&mut self, index: SocketIndex) -> Option<(&Port, &mut DatagramLanes)> {
-        let (port, lanes) = self.with_lanes(index)?;
-        Some((port, lanes))
     }
 
     /// Receives at a place: from the lane, if there is one, and the socket.

@@ -40,7 +40,7 @@ impl UdShared {
         if instruments.is_some() || *is_unready {
             return None;
         }
-        let (port, lanes) = ports.lanes_at(index)?;
+        let (port, lanes) = ports.with_lanes(index)?;
         let names = lanes.names();
         let mut received = None;
         for _ in 0..SHORT_TURN {
