@@ -86,6 +86,8 @@ pub(crate) struct PollSet {
     changed: RunQueue<Changed>,
     /// Members whose peers may wait for an acknowledgement.
     pub(super) pending_acks: RunQueue<MemberId>,
+    /// Hot sockets are parked, or may be. A thread that arms the set loads it afterwards, and one that parks looks for watchers afterwards: one of both sees the other.
+    has_parked: AtomicBool,
     /// The last poll received something.
     busy: AtomicBool,
     timers: Timers,
@@ -127,6 +129,7 @@ impl PollSet {
             ready_fd: OnceLock::new(),
             changed: RunQueue::new(),
             pending_acks: RunQueue::new(),
+            has_parked: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             timers: Timers::new(),
             arming: AdaptiveArming::new(),
@@ -451,17 +454,20 @@ impl PollSet {
             return;
         };
         let _guard = NoCancellation::begin();
+        self.has_parked.store(true, Ordering::SeqCst);
         // A descriptor that is readable at an end alone costs nothing.
         let mut taken_out = hot.member.want_bells(hot.socket, false);
-        if taken_out {
-            poller.hot.park(position);
-            return;
+        if !taken_out {
+            hot.member.with_socket(hot.socket, &mut |fd| {
+                taken_out = self.sockets.delete(fd).is_ok();
+            });
         }
-        hot.member.with_socket(hot.socket, &mut |fd| {
-            taken_out = self.sockets.delete(fd).is_ok();
-        });
         if taken_out {
             poller.hot.park(position);
+        }
+        // The set may have been armed in between, by a thread that found nothing parked.
+        if !self.nobody_sleeps() {
+            self.unpark_locked(poller);
         }
     }
 
@@ -492,7 +498,15 @@ impl PollSet {
         }
     }
 
+    /// Puts all sockets into the epoll set, once a poll that is under way is over: the set is armed now.
+    fn unpark_armed(&self) {
+        if self.has_parked.load(Ordering::SeqCst) {
+            self.unpark();
+        }
+    }
+
     fn unpark_locked(&self, poller: &mut Poller) {
+        self.has_parked.store(false, Ordering::SeqCst);
         for hot in poller.hot.unpark() {
             self.add(hot);
         }

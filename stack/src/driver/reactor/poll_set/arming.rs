@@ -45,6 +45,7 @@ impl PollSet {
     /// Arms the set: the background thread watches its sockets from now on.
     pub(crate) fn arm(&self) {
         self.arming.turn(true);
+        self.unpark_armed();
         self.rearm();
         // Left to the poller a moment ago, by a thread that posts: a set that is armed gets no ticks.
         if self.has_unsent() {
@@ -112,6 +113,7 @@ impl PollSet {
                 return;
             }
             self.arming.turn(true);
+            self.unpark_armed();
         }
         std::thread::yield_now();
         self.rearm();

@@ -19,6 +19,8 @@ pub(crate) struct InMemory {
     unsent: AtomicUsize,
     flushed: AtomicUsize,
     timeouts: AtomicUsize,
+    /// A set that is armed, as by another thread, when a descriptor is wanted next.
+    arms: Mutex<Option<Arc<PollSet>>>,
 }
 
 impl InMemory {
@@ -31,6 +33,7 @@ impl InMemory {
             unsent: AtomicUsize::new(unsent),
             flushed: AtomicUsize::new(0),
             timeouts: AtomicUsize::new(0),
+            arms: Mutex::new(None),
         })
     }
 
@@ -70,6 +73,9 @@ impl Member for InMemory {
     }
 
     fn with_socket(&self, _socket: SocketIndex, with: &mut dyn FnMut(BorrowedFd<'_>)) -> bool {
+        if let Some(set) = self.arms.lock().take() {
+            set.arming().turn(true);
+        }
         with(self.input.as_fd());
         true
     }
@@ -145,6 +151,34 @@ fn a_hot_socket_leaves_the_epoll_set_and_returns_for_sleepers() {
     set.begin_sleep();
     assert!(set.has_data());
     set.end_sleep();
+}
+
+/// A set that is armed gets no ticks: it has its sockets, whether they were parked before or are being parked.
+#[test]
+fn an_armed_set_has_its_hot_sockets() {
+    for while_parking in [false, true] {
+        let set = set();
+        let member = InMemory::new(0);
+        join(&set, &member);
+        if while_parking {
+            *member.arms.lock() = Some(Arc::clone(&set));
+        }
+        for _ in 0..1000 {
+            member.deliver(1);
+            set.progress(By::Poller);
+            if set.arming().is_on() {
+                break;
+            }
+        }
+        if !while_parking {
+            member.deliver(1);
+            assert!(!set.has_data(), "the socket is parked");
+            set.arm();
+        }
+        assert!(set.arming().is_on());
+        member.deliver(1);
+        assert!(set.has_data());
+    }
 }
 
 /// The background thread receives for programs that poll a channel's descriptor, and leaves the sockets to threads that wait in the channel's calls.
