@@ -42,6 +42,8 @@ pub(crate) enum Received {
     /// Nothing but bells: the descriptor is not readable by them any more, and no other thread has taken input that they announced.
     Bells,
     Something,
+    /// Something whose answers wait until the burst is [over](Member::end_burst).
+    Held,
     /// All there was: another call would find nothing.
     Everything,
 }
@@ -87,6 +89,9 @@ pub(crate) trait Member: Debug + Send + Sync {
     ) -> Option<Received> {
         self.receive(socket, buffer, next)
     }
+
+    /// The caller of `receive` turns to something else, and what is [held](Received::Held) leaves.
+    fn end_burst(&self) {}
 
     /// Has the descriptor become readable by what arrives in memory, if `wanted`. Returns whether the socket's input is in memory: its
     /// descriptor stays in the epoll set then.

@@ -364,7 +364,7 @@ impl PollSet {
         buffer: &mut ReceiveBuffer,
         mut next: NextReceive,
     ) -> Received {
-        let mut got = Received::Nothing;
+        let (mut got, mut held) = (Received::Nothing, false);
         for _ in 0..BURST {
             let received = match &mut direct {
                 Some(direct) => member.receive_hot(socket, buffer, next, direct),
@@ -377,7 +377,11 @@ impl PollSet {
                     continue;
                 }
                 Some(Received::Something) => got = Received::Something,
-                Some(Received::Everything) => return Received::Something,
+                Some(Received::Held) => (got, held) = (Received::Something, true),
+                Some(Received::Everything) => {
+                    got = Received::Something;
+                    break;
+                }
             }
             if next == NextReceive::Soon {
                 next = NextReceive::SoonAgain;
@@ -385,6 +389,9 @@ impl PollSet {
             if direct.as_ref().is_some_and(|it| it.are_taken()) || member.has_completions() {
                 break;
             }
+        }
+        if held {
+            member.end_burst();
         }
         got
     }
@@ -428,7 +435,7 @@ impl PollSet {
             match self.receive_burst(&*member, None, socket, &mut poller.buffer, next) {
                 Received::Nothing => left = true,
                 Received::Bells => {}
-                Received::Something | Received::Everything => {
+                Received::Something | Received::Held | Received::Everything => {
                     got = true;
                     if crowded {
                         continue;

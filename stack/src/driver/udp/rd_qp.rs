@@ -49,6 +49,8 @@ pub(crate) struct RdInner {
     deadline: Option<Instant>,
     /// Datagrams that arrive are dropped: the QP is not ready to receive.
     is_unready: bool,
+    /// The last call to receive from a socket found something.
+    comes_on: bool,
     /// Datagrams of trains go one by one: the network refused a train.
     singly: bool,
     /// The main port's address, for the capture file.
@@ -170,6 +172,7 @@ impl RdShared {
             instruments,
             deadline: None,
             is_unready: false,
+            comes_on: false,
             singly: false,
             local,
             waiter: None,
@@ -393,7 +396,8 @@ impl RdShared {
             let came = received > Received::Bells;
             // With no more input they leave.
             let released = !came && inner.engine.note_poll(false, again);
-            if came || released {
+            // Answers to input that comes datagram by datagram leave together.
+            if (came && received != Received::Held) || released {
                 self.work(inner);
             }
             received
@@ -487,6 +491,12 @@ impl Member for RdShared {
             if received <= Received::Bells && socket == 0 && self.has_any_lanes() {
                 return received.max(self.receive_unannounced(inner, buffer));
             }
+            let came = received == Received::Something;
+            let comes_on = std::mem::replace(&mut inner.comes_on, came);
+            // The burst is over once completions are there.
+            if came && comes_on && !self.has_completions() {
+                return Received::Held;
+            }
             received
         })
     }
@@ -506,6 +516,10 @@ impl Member for RdShared {
         self.receive_with(next, |inner, again| {
             self.receive_from_lane(inner, socket, buffer, again)
         })
+    }
+
+    fn end_burst(&self) {
+        self.exclusive.run_or_mark(|inner| self.work(inner));
     }
 
     fn want_bells(&self, socket: SocketIndex, wanted: bool) -> bool {

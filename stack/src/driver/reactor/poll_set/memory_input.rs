@@ -106,7 +106,10 @@ impl PollSet {
                     self.add_ready(id);
                 }
                 // There may be more.
-                Some(Received::Something | Received::Everything) => {
+                Some(received @ (Received::Something | Received::Held | Received::Everything)) => {
+                    if received == Received::Held {
+                        member.end_burst();
+                    }
                     got = true;
                     self.add_ready(id);
                 }

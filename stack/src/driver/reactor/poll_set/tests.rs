@@ -19,6 +19,10 @@ pub(crate) struct InMemory {
     unsent: AtomicUsize,
     flushed: AtomicUsize,
     timeouts: AtomicUsize,
+    /// Answers that are held until a burst ends, and those that left then; none are held where this is off.
+    holds: AtomicBool,
+    held: AtomicUsize,
+    answered: Mutex<Vec<usize>>,
     /// A set that is armed, as by another thread, when a descriptor is wanted next.
     arms: Mutex<Option<Arc<PollSet>>>,
 }
@@ -33,6 +37,9 @@ impl InMemory {
             unsent: AtomicUsize::new(unsent),
             flushed: AtomicUsize::new(0),
             timeouts: AtomicUsize::new(0),
+            holds: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
+            answered: Mutex::new(Vec::new()),
             arms: Mutex::new(None),
         })
     }
@@ -65,7 +72,16 @@ impl Member for InMemory {
         if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             let _ = self.input.read();
         }
+        if self.holds.load(Ordering::SeqCst) {
+            self.held.fetch_add(1, Ordering::SeqCst);
+            return Some(Received::Held);
+        }
         Some(Received::Something)
+    }
+
+    fn end_burst(&self) {
+        let answers = self.held.swap(0, Ordering::SeqCst);
+        self.answered.lock().push(answers);
     }
 
     fn has_completions(&self) -> bool {
@@ -116,6 +132,29 @@ fn input_is_found_by_poller_and_background_alike() {
         assert_eq!(useful.count(), 3, "bursts of 8, 8 and 4");
         assert_eq!(member.received.load(Ordering::SeqCst), 20);
         assert!(!set.has_data());
+    }
+}
+
+/// Answers that a member holds leave when its burst is over, whoever receives, and wherever the input is found.
+#[test]
+fn held_answers_leave_with_the_end_of_a_burst() {
+    for by in [By::Poller, By::Background] {
+        let set = set();
+        let member = InMemory::new(0);
+        let id = join(&set, &member);
+        member.holds.store(true, Ordering::SeqCst);
+        member.deliver(20);
+        while set.has_data() {
+            set.progress(by);
+        }
+        assert_eq!(*member.answered.lock(), [8, 8, 4]);
+        member.left.store(2, Ordering::SeqCst);
+        set.add_ready(id);
+        while set.has_data() {
+            set.progress(by);
+        }
+        assert_eq!(member.held.load(Ordering::SeqCst), 0);
+        assert_eq!(member.answered.lock().iter().sum::<usize>(), 22);
     }
 }
 

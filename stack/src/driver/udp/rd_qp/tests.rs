@@ -7,6 +7,8 @@ use dgiwarp_llp_udp::Peer;
 
 use crate::driver::device::clock;
 use crate::driver::qp::cork_tests::Corked;
+use crate::driver::reactor::member::{Member as _, NextReceive, Received};
+use crate::driver::udp::socket::ReceiveBuffer;
 use crate::{
     Access, AddressHandle, Buffer, Config, Cq, Destination, Mr, QpAttr, RcOperation, RcSendWr,
     RdQp, RdQpAttr, RdSendWr, RecvWr, Rnic, Wc, WcStatus,
@@ -71,6 +73,11 @@ impl End {
 
     /// Reads from the beginning of a peer's memory.
     fn read(&self, number: u64, from: &Self, length: usize) {
+        self.post_read(number, from, length);
+        assert_eq!(self.wait().wr_id, number);
+    }
+
+    fn post_read(&self, number: u64, from: &Self, length: usize) {
         let destination = Destination {
             ah: self.ah.clone(),
             qpn: from.qp.qpn(),
@@ -83,7 +90,6 @@ impl End {
         let sges = [self.mr.sge(..length)];
         let wr = RcSendWr::new(number, read, &sges);
         self.qp.post_send(&[RdSendWr { destination, wr }]).unwrap();
-        assert_eq!(self.wait().wr_id, number);
     }
 
     fn wait(&self) -> Wc {
@@ -180,4 +186,30 @@ fn messages_posted_back_to_back_leave_whatever_follows() {
         };
         corked.check(leaves_process);
     }
+}
+
+/// The answer to a request that comes behind another one leaves with the end of the burst.
+#[test]
+fn answers_to_requests_that_come_back_to_back_leave_together() {
+    let [one, other] = [(); 2].map(|()| End::new(0));
+    one.send(0, &other, 64);
+    // Nobody else receives for the target.
+    other.qp.shared.background().stop();
+    let mut buffer = ReceiveBuffer::new();
+    let mut receive = || {
+        other
+            .qp
+            .shared
+            .receive(0, &mut buffer, NextReceive::Unknown)
+    };
+    while receive() != Some(Received::Nothing) {}
+    for number in 1..3 {
+        one.post_read(number, &other, 8);
+        assert_eq!(one.cq.poll_one().unwrap(), None);
+    }
+    assert!((0..1000).any(|_| receive() == Some(Received::Held)));
+    let polled = (0..1000).filter_map(|_| one.cq.poll_one().unwrap());
+    assert!(polled.count() < 2);
+    other.qp.shared.end_burst();
+    while one.wait().wr_id < 2 {}
 }
