@@ -25,6 +25,11 @@ pub(super) const CHALLENGE: usize = envelope::OVERHEAD + PING;
 const FEW_RANGES: usize = 4;
 const MANY_RANGES: usize = 32;
 
+/// Octets of a datagram with one segment of this length.
+fn segment_octets(length: u16) -> u64 {
+    envelope::OVERHEAD as u64 + SEGMENT_OVERHEAD as u64 + u64::from(length)
+}
+
 impl Association {
     /// Appends the next datagram, if one may leave now, and returns where it goes. `write` writes a segment, named by the
     /// token of its message and its header.
@@ -87,12 +92,14 @@ impl Association {
             self.emit_segments(room, &mut contents, out, write);
         }
         let elicits = contents.count > 0 || contents.error.is_some() || ping || hello;
-        let eager = contents.count > 0 && self.data_length(now).is_none() || self.probes > 0;
+        let has_segments = contents.count > 0;
+        self.on_sent(now, out.len() - start, elicits.then_some(contents));
+        // The window has this datagram now: whether another one may follow shows only behind it.
+        let eager = has_segments && self.window_length().is_none() || self.probes > 0;
         if let Some(flags) = out.get_mut(start + 1) {
             *flags += u8::from(eager);
         }
         envelope::seal(out, start);
-        self.on_sent(now, out.len() - start, elicits.then_some(contents));
         if elicits {
             self.probes = self.probes.saturating_sub(1);
         }
@@ -169,19 +176,18 @@ impl Association {
         }
     }
 
-    /// Length of the segment that may leave now.
-    fn data_length(&mut self, now: Instant) -> Option<u16> {
+    /// Length of the next segment, if there is one and the windows have room for it.
+    fn window_length(&mut self) -> Option<u16> {
         let Some(length) = self.outbound.peek() else {
             self.limited = false;
             return None;
         };
-        let datagram = u64::from(self.datagram);
         let in_flight = self.recovery.in_flight();
-        let octets = u64::try_from(envelope::OVERHEAD + SEGMENT_OVERHEAD).ok()? + u64::from(length);
+        let octets = segment_octets(length);
         if self.probes > 0 {
             return Some(length);
         }
-        let granted = u64::from(self.window.0).max(datagram);
+        let granted = u64::from(self.window.0).max(u64::from(self.datagram));
         if in_flight + octets > granted && in_flight > 0 {
             return None;
         }
@@ -189,6 +195,17 @@ impl Association {
             self.limited = true;
             return None;
         }
+        Some(length)
+    }
+
+    /// Length of the segment that may leave now.
+    fn data_length(&mut self, now: Instant) -> Option<u16> {
+        let length = self.window_length()?;
+        if self.probes > 0 {
+            return Some(length);
+        }
+        let in_flight = self.recovery.in_flight();
+        let (datagram, octets) = (u64::from(self.datagram), segment_octets(length));
         if let Some(rate) = self.congestion.pace(&self.rtt, in_flight)
             && let Some(at) = self.pacing.may_send(now, rate, datagram.max(octets))
         {

@@ -315,6 +315,50 @@ fn a_share_of_the_window_takes_two_datagrams() {
     }
 }
 
+/// The peer acknowledges the last datagram of a window at once, whichever window ends there: nothing else leaves before.
+#[test]
+fn the_last_datagram_of_a_window_is_eager() {
+    let eager = |datagrams: &[Vec<u8>]| -> Vec<bool> {
+        let open = |it: &Vec<u8>| Envelope::open::<[u8]>(it[..].into()).unwrap().0.eager;
+        datagrams.iter().map(open).collect()
+    };
+    for (grant, algorithm) in [
+        (8_000, Algorithm::Cubic),
+        (1 << 20, Algorithm::Cubic),
+        (1 << 20, Algorithm::Delay),
+    ] {
+        let (mut client, mut server) = ends(|config| {
+            config.window = grant;
+            config.algorithm = algorithm;
+        });
+        acquaint(&mut client, &mut server);
+        client.post(SERVER, 200, 1400);
+        let mut windows = 0;
+        loop {
+            // All that pacing lets leave. No time passes at the peer, whose delayed acknowledgements do not become due.
+            let mut datagrams = Vec::new();
+            for _ in 0..40 {
+                client.now += Duration::from_micros(100);
+                client.endpoint.handle_timeout(client.now);
+                datagrams.append(&mut client.transmit(SERVER));
+            }
+            let eager = eager(&datagrams);
+            let Some((last, others)) = eager.split_last() else {
+                break;
+            };
+            assert!(*last, "{algorithm:?}: {eager:?}");
+            assert!(!others.contains(&true), "{algorithm:?}: {eager:?}");
+            for datagram in &datagrams {
+                server.receive(CLIENT, datagram).unwrap();
+            }
+            server.carry(&mut client);
+            windows += 1;
+        }
+        assert!(windows > 2, "{algorithm:?}: {windows}");
+        assert_eq!(server.placed, 201, "{algorithm:?}");
+    }
+}
+
 /// The window takes a datagram also where datagrams become longer than it was.
 #[test]
 fn datagrams_longer_than_the_window_leave() {
