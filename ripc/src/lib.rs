@@ -34,6 +34,8 @@ mod memory;
 mod names;
 mod payload;
 mod resolver;
+#[cfg(feature = "tokio")]
+mod runtime;
 mod status;
 mod system;
 mod wire;
@@ -51,6 +53,8 @@ pub use names::{MethodId, NameError, ServiceId, ServiceName};
 pub use payload::{Item, Payload};
 pub use resolver::StaticFile;
 pub use resolver::group::{Found, Group};
+#[cfg(feature = "tokio")]
+pub use runtime::Drive;
 pub use status::{Code, Status};
 pub use wire::metadata::Metadata;
 

@@ -9,14 +9,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dgiwarp_ripc::{CallOptions, Client, Endpoint, Payload, StreamCall};
+use dgiwarp_ripc::{CallOptions, Client, Drive, Endpoint, Payload, StreamCall};
 use http::{HeaderMap, Request, Response};
-use tokio::runtime::Handle;
 use tonic::Status;
 use tonic::body::Body;
 
 use crate::body::{Content, Taken, Whole, take};
-use crate::drive::Drive;
 use crate::fields::{COMPRESSED, Fields, PATH, Parsed};
 use crate::stream::{Responses, Sending, tonic_status};
 use crate::{SERVICE, UNARY};
@@ -58,11 +56,7 @@ impl Channel {
     }
 
     async fn exchange(self, request: Request<Body>) -> Result<Response<Body>, Status> {
-        if !self.endpoint.has_driver()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            self.drive.ensure(&self.endpoint, &runtime);
-        }
+        self.drive.ensure_here(&self.endpoint);
         let (head, body) = request.into_parts();
         let mut options = CallOptions::default();
         options.timeout = timeout(&head.headers)?;

@@ -8,7 +8,6 @@
 
 mod body;
 mod channel;
-mod drive;
 mod fields;
 mod server;
 mod stream;

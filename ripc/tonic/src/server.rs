@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use dgiwarp_ripc::{
-    Block, Endpoint, Error, Item, Payload, Reply, Request, StreamReceiver, StreamSender,
+    Block, Drive, Endpoint, Error, Item, Payload, Reply, Request, StreamReceiver, StreamSender,
 };
 use http::Response;
 use tokio::runtime::Handle;
@@ -20,7 +20,6 @@ use tonic::{Code, Status};
 use tower_service::Service;
 
 use crate::body::{Content, Taken, Whole, take};
-use crate::drive::Drive;
 use crate::fields::{COMPRESSED, Fields, Parsed};
 use crate::stream::{self, Requests};
 use crate::{SERVICE, UNARY};

@@ -1,5 +1,6 @@
-//! Round trips of tonic's own channel and of RIPC's, client and server in one process, by turns: medians of five turns of each. Calls are made by tasks of the
-//! runtime: one at a time, eight at a time, and of 100 MiB. `compare http2` and `compare ripc` run one of both alone, for `perf stat`.
+//! Round trips of tonic's own channel, of RIPC's, and of a typed service of RIPC, client and server in one process, by turns: medians of five turns of each. Calls are made by tasks of the
+//! runtime: one at a time, eight at a time, and of 100 MiB. `compare http2`, `compare ripc` and `compare typed` run one of them alone, for `perf stat`; with `short` or `long` behind it,
+//! short or long messages alone.
 
 #[path = "../greeter/generated.rs"]
 #[allow(warnings, clippy::all, reason = "it is generated")]
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use dgiwarp_ripc::{Config, Endpoint};
+use dgiwarp_ripc_service::{Blob, CallOptions, Context, service};
 use dgiwarp_ripc_tonic::{Channel, Server};
 use generated::greeter_client::GreeterClient;
 use generated::greeter_server::{Greeter, GreeterServer};
@@ -56,6 +58,82 @@ impl Greeter for Echo {
     }
 }
 
+/// A typed service with the call of the other one.
+#[service]
+trait Typed {
+    async fn hello(
+        &self,
+        context: Context,
+        name: String,
+        data: Blob,
+    ) -> Result<(String, Blob), dgiwarp_ripc_service::Status>;
+}
+
+impl Typed for Echo {
+    async fn hello(
+        &self,
+        _: Context,
+        name: String,
+        data: Blob,
+    ) -> Result<(String, Blob), dgiwarp_ripc_service::Status> {
+        Ok((name, data))
+    }
+}
+
+/// Makes a call, of tonic or typed.
+trait Caller: Clone + Send + 'static {
+    type Request: Clone + Send + Sync;
+    /// Makes the request.
+    fn request(&self, length: usize) -> Result<Self::Request, Failure>;
+    /// Makes the call; returns the length of the data of its reply.
+    fn call(
+        &mut self,
+        request: Self::Request,
+    ) -> impl Future<Output = Result<usize, String>> + Send;
+}
+
+impl Caller for (TypedClient, Endpoint) {
+    type Request = Blob;
+
+    fn request(&self, length: usize) -> Result<Blob, Failure> {
+        if length < LONG {
+            return Ok(vec![7; length].into());
+        }
+        let block = self.1.block(length)?;
+        for at in (0..length).step_by(1 << 20) {
+            block.write(at, &vec![7; (1 << 20).min(length - at)])?;
+        }
+        Ok(block.into())
+    }
+
+    async fn call(&mut self, request: Blob) -> Result<usize, String> {
+        let reply = self.0.hello(String::new(), request).await;
+        reply.map(|it| it.1.len()).map_err(|it| it.to_string())
+    }
+}
+
+impl<T> Caller for GreeterClient<T>
+where
+    T: tonic::client::GrpcService<tonic::body::Body> + Clone + Send + 'static,
+    T::Error: Into<tonic::codegen::StdError>,
+    T::Future: Send,
+    T::ResponseBody: http_body::Body<Data = Bytes> + Send + 'static,
+    <T::ResponseBody as http_body::Body>::Error: Into<tonic::codegen::StdError> + Send,
+{
+    type Request = HelloRequest;
+
+    fn request(&self, length: usize) -> Result<HelloRequest, Failure> {
+        let name = String::new();
+        let data = Bytes::from(vec![7; length]);
+        Ok(HelloRequest { name, data })
+    }
+
+    async fn call(&mut self, request: HelloRequest) -> Result<usize, String> {
+        let reply = self.hello(request).await.map_err(|it| it.to_string())?;
+        Ok(reply.into_inner().data.len())
+    }
+}
+
 /// Time of the process on all processors, by steps of 10 ms.
 fn processor_time() -> Result<Duration, Failure> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
@@ -94,36 +172,31 @@ const KINDS: [Kind; 3] = [
 ];
 
 /// Time of one call, and processor time.
-macro_rules! turn {
-    ($client:expr, $kind:expr) => {{
-        let Kind {
-            length,
-            count,
-            at_a_time,
-        } = $kind;
-        let request = HelloRequest {
-            name: String::new(),
-            data: Bytes::from(vec![7; length]),
-        };
-        let (begun, used) = (Instant::now(), processor_time()?);
-        let tasks: Vec<_> = (0..at_a_time)
-            .map(|_| {
-                let (mut client, request) = ($client.clone(), request.clone());
-                tokio::spawn(async move {
-                    for _ in 0..count / at_a_time {
-                        let reply = client.hello(request.clone()).await?;
-                        assert_eq!(reply.into_inner().data.len(), length);
-                    }
-                    Ok::<_, Status>(())
-                })
+#[expect(clippy::disallowed_methods, reason = "it measures")]
+async fn turn(client: &impl Caller, kind: Kind) -> Result<(Duration, Duration), Failure> {
+    let Kind {
+        length,
+        count,
+        at_a_time,
+    } = kind;
+    let request = client.request(length)?;
+    let (begun, used) = (Instant::now(), processor_time()?);
+    let tasks: Vec<_> = (0..at_a_time)
+        .map(|_| {
+            let (mut client, request) = (client.clone(), request.clone());
+            tokio::spawn(async move {
+                for _ in 0..count / at_a_time {
+                    assert_eq!(client.call(request.clone()).await?, length);
+                }
+                Ok::<_, String>(())
             })
-            .collect();
-        for task in tasks {
-            task.await??;
-        }
-        let used = processor_time()?.saturating_sub(used);
-        (begun.elapsed() / count, used / count)
-    }};
+        })
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    let used = processor_time()?.saturating_sub(used);
+    Ok((begun.elapsed() / count, used / count))
 }
 
 fn median(mut times: Vec<(Duration, Duration)>) -> (Duration, Duration) {
@@ -134,7 +207,6 @@ fn median(mut times: Vec<(Duration, Duration)>) -> (Duration, Duration) {
 }
 
 #[tokio::main]
-#[expect(clippy::disallowed_methods, reason = "it measures")]
 async fn main() -> Result<(), Failure> {
     let most = LONG + 1024;
     let service = || GreeterServer::new(Echo).max_decoding_message_size(most);
@@ -151,6 +223,7 @@ async fn main() -> Result<(), Failure> {
     let server = Endpoint::open(Config::listening("127.0.0.1:0".parse()?))?;
     let services = Server::new().add_service(service());
     services.serve(&server, tokio::runtime::Handle::current())?;
+    Echo.serve(&server, tokio::runtime::Handle::current())?;
     let address = server.local_addr().ok_or("it does not listen")?;
     let endpoint = Endpoint::open(Config::default())?;
     let channel = Channel::new(&endpoint, vec![address]).with_room(most);
@@ -158,39 +231,65 @@ async fn main() -> Result<(), Failure> {
     let long = GreeterClient::new(channel).max_decoding_message_size(most);
     let ripc = GreeterClient::new(short);
 
-    let only = std::env::args().nth(1);
-    let runs = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    let typed = TypedClient::new(&endpoint, vec![address]);
+    let mut options = CallOptions::default();
+    options.timeout = None;
+    let typed = typed.with_options(options.clone());
+    let typed_long = (
+        typed.clone().with_options(options.and_room(LONG)),
+        endpoint.clone(),
+    );
+    let typed = (typed, endpoint.clone());
+
+    let mut arguments = std::env::args().skip(1);
+    let (only, lengths) = (arguments.next(), arguments.next());
+    let runs = |name: &str| {
+        only.as_deref()
+            .is_none_or(|only| only == name || only == "all")
+    };
     for kind in KINDS {
-        let (mut theirs, mut ours) = (Vec::new(), Vec::new());
-        for _ in 0..TURNS {
-            if runs("http2") {
-                theirs.push(turn!(http2, kind));
-            }
-            if runs("ripc") {
-                ours.push(if kind.length == LONG {
-                    turn!(long, kind)
-                } else {
-                    turn!(ripc, kind)
-                });
-            }
-        }
-        let Kind {
-            length, at_a_time, ..
-        } = kind;
-        let name = format!("{length} bytes, {at_a_time} at a time");
-        for (transport, times) in [("HTTP/2", &theirs), ("RIPC", &ours)] {
-            if !times.is_empty() {
-                let (time, used) = median(times.clone());
-                println!("{name}: {transport} {time:?}, {used:?} of processors");
-            }
-        }
-        if theirs.is_empty() || ours.is_empty() {
+        let is_long = kind.length == LONG;
+        let of = if is_long { "long" } else { "short" };
+        if lengths.as_deref().is_some_and(|it| it != of) {
             continue;
         }
-        let (theirs, ours) = (median(theirs), median(ours));
-        let ratio = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64().max(1e-9);
-        let (time, used) = (ratio(ours.0, theirs.0), ratio(ours.1, theirs.1));
-        println!("{name}: time {time:.2} of HTTP/2, processors {used:.2}");
+        let mut times = [const { Vec::new() }; 3];
+        for _ in 0..TURNS {
+            if runs("http2") {
+                times[0].push(turn(&http2, kind).await?);
+            }
+            if runs("ripc") {
+                let client = if is_long { &long } else { &ripc };
+                times[1].push(turn(client, kind).await?);
+            }
+            if runs("typed") {
+                let client = if is_long { &typed_long } else { &typed };
+                times[2].push(turn(client, kind).await?);
+            }
+        }
+        report(kind, &times);
     }
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find(|it| it.starts_with("VmHWM"));
+    println!("both ends: {}", peak.unwrap_or_default());
     Ok(())
+}
+
+fn report(kind: Kind, times: &[Vec<(Duration, Duration)>; 3]) {
+    let name = format!("{} bytes, {} at a time", kind.length, kind.at_a_time);
+    let ratio = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64().max(1e-9);
+    for (transport, measured) in ["HTTP/2", "RIPC", "typed"].into_iter().zip(times) {
+        if measured.is_empty() {
+            continue;
+        }
+        let (time, used) = median(measured.clone());
+        print!("{name}: {transport} {time:?}, {used:?} of processors");
+        if transport == "HTTP/2" || times[0].is_empty() {
+            println!();
+            continue;
+        }
+        let http2 = median(times[0].clone());
+        let (time, used) = (ratio(time, http2.0), ratio(used, http2.1));
+        println!("; {time:.2} and {used:.2} of HTTP/2");
+    }
 }

@@ -42,6 +42,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("dgiwarp-ripc", &["dgiwarp", "dgiwarp-codec"]),
+    ("dgiwarp-ripc-macros", &[]),
+    (
+        "dgiwarp-ripc-service",
+        &["dgiwarp-ripc", "dgiwarp-ripc-macros"],
+    ),
     ("dgiwarp-ripc-tonic", &["dgiwarp-ripc"]),
     (
         "dgiwarp-ripc-tool",
@@ -127,6 +132,8 @@ const TESTS_OF_MAY_USE: &[(&str, &[&str])] = &[
     ),
     // Its corpora come from taps of the device.
     ("dgiwarp-fuzz-targets", &["dgiwarp"]),
+    // Its benchmark has typed services beside gRPC.
+    ("dgiwarp-ripc-tonic", &["dgiwarp-ripc-service"]),
     // Its benchmarks are all that it is.
     (
         "dgiwarp-benches",

@@ -1,29 +1,48 @@
 //! Progress of an endpoint by the runtime of its program.
 
+use std::future::poll_fn;
 use std::os::fd::{AsRawFd, RawFd};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 
-use dgiwarp_ripc::{Driver, Endpoint, Turned};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 use tokio::task::yield_now;
 
+use crate::endpoint::Endpoint;
+use crate::endpoint::driver::{Driver, Turned};
+use crate::endpoint::service::Request;
+use crate::error::Error;
+use crate::payload::Payload;
+use crate::status::{Code, Status};
+
 /// Turns in a row before other tasks get theirs.
 const TURNS: u32 = 8;
 
-/// Has a runtime drive an endpoint, where none does.
+/// Has a runtime drive an endpoint, where none does. Cloning shares what is known of the runtime.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Drive {
+pub struct Drive {
     /// The runtime that was tried has no I/O: threads of the endpoint make progress.
     has_no_io: Arc<AtomicBool>,
 }
 
 impl Drive {
-    /// Begins a task that drives the endpoint, until the endpoint is closed or the runtime ends. Does nothing where there is one.
-    pub(crate) fn ensure(&self, endpoint: &Endpoint, runtime: &Handle) {
+    /// As [`ensure`](Self::ensure), with the runtime of this task; nothing outside of one.
+    pub fn ensure_here(&self, endpoint: &Endpoint) {
+        if !endpoint.has_driver()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            self.ensure(endpoint, &runtime);
+        }
+    }
+
+    /// Begins a task that drives the endpoint, until the endpoint is closed or the runtime ends. Does nothing where there is one, or the runtime has no I/O:
+    /// threads of the endpoint make progress then.
+    pub fn ensure(&self, endpoint: &Endpoint, runtime: &Handle) {
         if endpoint.has_driver() || self.has_no_io.load(Ordering::Relaxed) {
             return;
         }
@@ -44,6 +63,50 @@ impl Drive {
                 tracing::debug!(%error, "threads of the endpoint make progress");
             }
         }
+    }
+}
+
+impl Endpoint {
+    /// Serves a service with a handler whose futures run in a runtime of tokio, which drives the endpoint where its I/O is enabled and no other does. A future is
+    /// polled first where the call came in, and goes on in a task of its own where it has to wait. It is dropped when its call is cancelled.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    pub fn serve_async<F>(
+        &self,
+        service: &str,
+        runtime: Handle,
+        handler: impl Fn(Request) -> F + Send + Sync + 'static,
+    ) -> Result<(), Error>
+    where
+        F: Future<Output = Result<Payload, Status>> + Send + 'static,
+    {
+        let executor = runtime.clone();
+        self.serve_deferred(service, move |request, mut reply| {
+            let entered = executor.enter();
+            let answer = handler(request);
+            let mut execution = Box::pin(async move {
+                let result = {
+                    let mut answer = pin!(answer);
+                    poll_fn(|context| match answer.as_mut().poll(context) {
+                        Poll::Pending => reply
+                            .poll_cancelled(context)
+                            .map(|()| Err(Status::new(Code::Cancelled, "cancelled by the caller"))),
+                        ready => ready,
+                    })
+                    .await
+                };
+                reply.send(result);
+            });
+            let mut context = Context::from_waker(Waker::noop());
+            let first = execution.as_mut().poll(&mut context);
+            drop(entered);
+            if first.is_pending() {
+                executor.spawn(execution);
+            }
+        })?;
+        Drive::default().ensure(self, &runtime);
+        Ok(())
     }
 }
 
