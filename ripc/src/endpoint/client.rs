@@ -83,6 +83,10 @@ pub struct PendingCall {
     endpoint: Endpoint,
     number: u64,
     deadline: Option<Instant>,
+    /// It left when it was begun, with its streams.
+    opened: bool,
+    /// Its result was taken.
+    over: bool,
 }
 
 impl Endpoint {
@@ -175,7 +179,11 @@ impl Client {
                 executor: Arc::clone(&executor),
                 id,
             });
-            let receiver = StreamReceiver { executor, id };
+            let receiver = StreamReceiver {
+                executor,
+                id,
+                ended: false,
+            };
             let mut call = StreamCall {
                 call,
                 sender,
@@ -286,10 +294,14 @@ impl Client {
             peer.queue.push_back(Out::Call(number));
         }
         state.flush(connection, clock.now);
+        let stream = state.streams.get(&StreamId { caller: 0, number });
+        let opened = stream.is_some_and(|it| it.opened);
         Ok(PendingCall {
             endpoint: self.endpoint.clone(),
             number,
             deadline,
+            opened,
+            over: false,
         })
     }
 }
@@ -369,6 +381,9 @@ impl PendingCall {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<(bool, Result<Payload, Status>)>> {
+        if self.opened {
+            return Poll::Ready(None);
+        }
         let mut inner = self.endpoint.shared().lock();
         if let Some(stream) = inner.state.streams.get_mut(&self.stream_id()) {
             if stream.opened {
@@ -426,6 +441,7 @@ impl PendingCall {
         }
         let found = inner.state.pending.remove(&self.number);
         drop(inner);
+        self.over = true;
         let unsent = found.as_ref().is_some_and(|it| it.unsent);
         let result = found.and_then(|it| it.result);
         let over = || Err(Status::new(Code::Cancelled, "the call is over"));
@@ -433,7 +449,7 @@ impl PendingCall {
     }
 
     /// The result, and whether the call surely was not sent.
-    fn finish(self) -> (bool, Result<Payload, Status>) {
+    fn finish(mut self) -> (bool, Result<Payload, Status>) {
         let number = self.number;
         let found = self
             .endpoint
@@ -448,6 +464,7 @@ impl PendingCall {
                 }
                 is_ready(state).then(|| state.pending.remove(&number))
             });
+        self.over = found.is_some();
         let found = found.flatten();
         let unsent = found.as_ref().is_some_and(|it| it.unsent);
         match found.and_then(|pending| pending.result) {
@@ -470,6 +487,9 @@ impl Future for PendingCall {
 
 impl Drop for PendingCall {
     fn drop(&mut self) {
+        if self.over {
+            return;
+        }
         let shared = self.endpoint.shared();
         let mut inner = shared.lock();
         if let Some(pending) = inner.state.pending.get_mut(&self.number) {

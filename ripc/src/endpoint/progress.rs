@@ -89,6 +89,7 @@ pub(crate) struct Shared {
     helper: Condvar,
     /// There is an event loop that drives the endpoint.
     driven: AtomicBool,
+    pool: Arc<Pool>,
     pub(super) cq: Cq,
     receives: Receives,
     start: Instant,
@@ -105,6 +106,7 @@ pub(crate) struct Receives {
 impl Shared {
     pub(crate) fn new(state: State, receives: Receives) -> Arc<Self> {
         let cq = state.device.cq.clone();
+        let pool = Arc::clone(&state.pool);
         let shared = Self {
             inner: Mutex::new(Inner {
                 state,
@@ -115,6 +117,7 @@ impl Shared {
             work: Condvar::new(),
             helper: Condvar::new(),
             driven: AtomicBool::new(false),
+            pool,
             cq,
             receives,
             start: now(),
@@ -454,6 +457,10 @@ impl Shared {
         inner.state.running += 1;
         let deferred = matches!(service.handler, Handler::Deferred(_));
         inner.state.deferred += usize::from(deferred);
+        let stream = inner.state.streams.get(&StreamId { caller, number });
+        let streams = stream.map_or((false, false), |it| {
+            (it.outgoing.is_some(), it.incoming.is_some())
+        });
         let executor: Arc<dyn Executor> = Arc::<Self>::clone(self);
         let result = MutexGuard::unlocked(inner, move || {
             let late = request.deadline.is_some_and(|at| at <= now()).then(|| {
@@ -469,7 +476,6 @@ impl Shared {
                     Some(result.unwrap_or_else(|_| Err(panicked())))
                 }
                 Handler::Deferred(handler) => {
-                    let streams = executor.streams(StreamId { caller, number });
                     let reply = Reply {
                         streams,
                         executor,
@@ -510,14 +516,6 @@ impl Executor for Shared {
     }
 
     fn pool(&self) -> Arc<Pool> {
-        Arc::clone(&self.lock().state.pool)
-    }
-
-    fn streams(&self, id: StreamId) -> (bool, bool) {
-        let inner = self.lock();
-        let stream = inner.state.streams.get(&id);
-        stream.map_or((false, false), |it| {
-            (it.outgoing.is_some(), it.incoming.is_some())
-        })
+        Arc::clone(&self.pool)
     }
 }

@@ -91,8 +91,6 @@ pub(crate) trait Executor: Streaming {
     fn reply(&self, caller: u64, number: u64, result: Result<Payload, Status>);
     /// Memory of the endpoint.
     fn pool(&self) -> Arc<Pool>;
-    /// Whether a stream of a call that is executed takes octets, and whether octets come.
-    fn streams(&self, id: StreamId) -> (bool, bool);
 }
 
 /// Way of the one reply to a call. A call whose `Reply` is dropped unsent ends with `INTERNAL`.
@@ -128,6 +126,7 @@ impl Reply {
         is_there.then(|| StreamReceiver {
             executor: Arc::clone(&self.executor) as Arc<dyn Streaming>,
             id: self.stream_id(),
+            ended: false,
         })
     }
 

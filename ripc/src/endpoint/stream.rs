@@ -77,6 +77,8 @@ pub struct StreamSender {
 pub struct StreamReceiver {
     pub(crate) executor: Arc<dyn Streaming>,
     pub(crate) id: StreamId,
+    /// The program has the end.
+    pub(crate) ended: bool,
 }
 
 impl StreamSender {
@@ -124,7 +126,12 @@ impl StreamReceiver {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Vec<u8>, Broken>>> {
-        self.executor.poll_receive(self.id, context)
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let received = self.executor.poll_receive(self.id, context);
+        self.ended = matches!(received, Poll::Ready(None));
+        received
     }
 
     /// The next octets, as [`poll_receive`](Self::poll_receive).

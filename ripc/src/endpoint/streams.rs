@@ -407,43 +407,61 @@ impl Streaming for Shared {
         id: StreamId,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Vec<u8>, Broken>>> {
-        self.with_stream(id, |stream, dropped| {
-            let Some(stream) = stream else {
-                return Poll::Ready(Some(Err(Broken)));
-            };
-            let Some(incoming) = &mut stream.incoming else {
-                return Poll::Ready(None);
-            };
-            if let Some(octets) = incoming.read() {
-                return Poll::Ready(Some(Ok(octets)));
+        let mut inner = self.lock();
+        let state = &mut inner.state;
+        let Some(stream) = state.streams.get_mut(&id) else {
+            return Poll::Ready(Some(Err(Broken)));
+        };
+        let connection = stream.connection;
+        let Some(incoming) = &mut stream.incoming else {
+            return Poll::Ready(None);
+        };
+        if let Some(octets) = incoming.read() {
+            if incoming.is_due() {
+                state.queue_stream(id);
+                state.flush(connection, self.clock().now);
+                self.wake(&mut inner);
             }
-            if incoming.has_ended() {
-                // The caller has the result of the call.
-                let broken = stream.broken && id.caller != 0;
-                return Poll::Ready(broken.then_some(Err(Broken)));
+            return Poll::Ready(Some(Ok(octets)));
+        }
+        if incoming.has_ended() {
+            // The caller has the result of the call.
+            let broken = stream.broken && id.caller != 0;
+            // Nothing came, so that the call is over, and there is nothing else.
+            if id.caller == 0 && !stream.used && stream.outgoing.is_none() {
+                let removed = state.streams.remove(&id);
+                drop(inner);
+                drop(removed);
             }
-            dropped.extend(replace_waker(&mut stream.reader, context.waker()));
-            Poll::Pending
-        })
+            return Poll::Ready(broken.then_some(Err(Broken)));
+        }
+        let replaced = replace_waker(&mut stream.reader, context.waker());
+        drop(inner);
+        drop(replaced);
+        Poll::Pending
     }
 
     fn stop(&self, id: StreamId) {
-        self.with_stream(id, |stream, dropped| {
-            if let Some(stream) = stream {
-                dropped.extend(stream.reader.take());
-                if let Some(incoming) = &mut stream.incoming {
-                    incoming.stop();
-                }
+        let mut inner = self.lock();
+        let state = &mut inner.state;
+        let Some(stream) = state.streams.get_mut(&id) else {
+            return;
+        };
+        let (connection, reader) = (stream.connection, stream.reader.take());
+        if let Some(incoming) = &mut stream.incoming {
+            incoming.stop();
+            if incoming.is_due() {
+                state.queue_stream(id);
+                state.flush(connection, self.clock().now);
             }
-        });
-        // Streams of a call of this endpoint are over with their receiver.
-        if id.caller == 0 {
-            let mut inner = self.lock();
-            inner.state.end_streams(id);
-            let removed = inner.state.streams.remove(&id);
-            self.wake(&mut inner);
-            drop(inner);
-            drop(removed);
         }
+        // Streams of a call of this endpoint are over with their receiver.
+        let removed = (id.caller == 0).then(|| {
+            state.end_streams(id);
+            state.streams.remove(&id)
+        });
+        self.wake(&mut inner);
+        drop(inner);
+        drop((reader, removed));
     }
 }
