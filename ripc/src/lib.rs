@@ -30,6 +30,8 @@
 mod endpoint;
 mod engine;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod memory;
 mod names;
 mod payload;

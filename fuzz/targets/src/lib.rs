@@ -20,6 +20,8 @@ use std::time::Instant;
 pub use captures::captures;
 pub use deframer::deframer;
 #[cfg(feature = "engine")]
+pub use dgiwarp_ripc::fuzzing::messages as ripc;
+#[cfg(feature = "engine")]
 pub use dgiwarp_verbs::fuzzing::work_requests;
 #[cfg(feature = "engine")]
 pub use lane::lane;
@@ -93,6 +95,13 @@ pub const TARGETS: &[Target] = &[
         about: "rsockets: formats, and the state machine of a stream under a peer that does as it likes",
         longest: 1024,
         run: sockets,
+    },
+    #[cfg(feature = "engine")]
+    Target {
+        name: "ripc",
+        about: "RIPC: formats, and the rules of an end whose peer sends what it likes",
+        longest: 2048,
+        run: ripc,
     },
     #[cfg(feature = "engine")]
     Target {

@@ -105,6 +105,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-llp-udp",
             "dgiwarp-memory",
             "dgiwarp-rdmap",
+            "dgiwarp-ripc",
             "dgiwarp-socket-table",
             "dgiwarp-sockets",
             "dgiwarp-verbs",
