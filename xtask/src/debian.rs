@@ -207,6 +207,26 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian],
     },
     Package {
+        name: "postgresql",
+        proof: Proof::Program("pg_createcluster"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "openssh-server",
+        proof: Proof::Program("sshd"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "openssh-client",
+        proof: Proof::Program("ssh"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "rsync",
+        proof: Proof::Program("rsync"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "python3",
         proof: Proof::Program("python3"),
         groups: &[Name::Debian],

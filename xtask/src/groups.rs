@@ -104,6 +104,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-run", "rsocket", Name::Debian),
     ("dgiwarp-run", "rsocket_peers", Name::Debian),
     ("dgiwarp-run", "sockets", Name::Debian),
+    ("dgiwarp-run", "sockets_children", Name::Debian),
     ("dgiwarp-run", "sockets_ss", Name::Debian),
     ("dgiwarp-run", "sockets_udp", Name::Debian),
     ("dgiwarp-run", "sanitizers", Name::Debian),

@@ -192,8 +192,12 @@ fn make(fd: c_int, backlog: usize) -> Result<Arc<Queue>, &'static str> {
     let at: *const sockaddr = (&raw const storage).cast();
     // SAFETY: an address of this length.
     let local = unsafe { address::read(at, length) }.ok_or("it has no address")?;
-    if policy::decide(local.port(), Direction::Listen, Protocol::Tcp) == Some(false) {
+    let rule = policy::decide(local.port(), Direction::Listen, Protocol::Tcp);
+    if rule == Some(false) {
         return Err("a rule");
+    }
+    if rule.is_none() && policy::forks() {
+        return Err("the program makes a child for each connection");
     }
     if !rsockets::are_there() {
         return Err("librdmacm.so.1 has no rsockets");

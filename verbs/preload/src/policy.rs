@@ -37,3 +37,8 @@ pub(crate) fn decide(port: u16, direction: Direction, protocol: Protocol) -> Opt
     };
     rules::decide(rules, program(), of)
 }
+
+/// Whether this program is known to make a child for each connection.
+pub(crate) fn forks() -> bool {
+    rules::forks(program())
+}

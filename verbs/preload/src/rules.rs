@@ -78,6 +78,32 @@ impl Rule {
     }
 }
 
+/// Servers that make a child for each connection, which has it from then on.
+const FORKING: &[&str] = &[
+    "dropbear",
+    "exim4",
+    "git-daemon",
+    "inetd",
+    "netserver",
+    "postgres",
+    "proftpd",
+    "pure-ftpd",
+    "qperf",
+    "rsync",
+    "sendmail",
+    "smbd",
+    "sshd",
+    "svnserve",
+    "tcpserver",
+    "vsftpd",
+    "xinetd",
+];
+
+/// Whether a program is known as a server that makes a child for each connection: without a rule its listeners take no rsockets, which are good for one process.
+pub(crate) fn forks(program: &str) -> bool {
+    FORKING.contains(&program)
+}
+
 /// The rules of a text.
 ///
 /// # Errors
@@ -116,6 +142,14 @@ mod tests {
             assert_eq!(decided, allowed, "{program} {of:?}");
             assert_eq!(decide(&[], program, of), None);
         }
+    }
+
+    #[test]
+    fn servers_that_make_children_are_known() {
+        assert!(forks("sshd"));
+        assert!(forks("postgres"));
+        assert!(!forks("nginx"));
+        assert!(!forks("ssh"));
     }
 
     #[test]

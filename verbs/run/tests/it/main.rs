@@ -32,6 +32,7 @@ mod same_host;
 mod sanitizers;
 mod services;
 mod sockets;
+mod sockets_children;
 mod sockets_ss;
 mod sockets_udp;
 mod symbols;
