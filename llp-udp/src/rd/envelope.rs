@@ -9,8 +9,10 @@ use super::octets::Reader;
 
 /// Octets before the frames.
 pub const LEN: usize = 24;
+/// Octets behind the frames.
+pub const TRAILER: usize = crc::LEN;
 /// Octets before and behind the frames.
-pub const OVERHEAD: usize = LEN + crc::LEN;
+pub const OVERHEAD: usize = LEN + TRAILER;
 /// First octet: T 0, L 1, format 4, DV 01b.
 pub const FIRST: u8 = 0x51;
 

@@ -93,7 +93,8 @@ impl Association {
         }
         let elicits = contents.count > 0 || contents.error.is_some() || ping || hello;
         let has_segments = contents.count > 0;
-        self.on_sent(now, out.len() - start, elicits.then_some(contents));
+        let octets = out.len() - start + envelope::TRAILER;
+        self.on_sent(now, octets, elicits.then_some(contents));
         // The window has this datagram now: whether another one may follow shows only behind it.
         let eager = has_segments && self.window_length().is_none() || self.probes > 0;
         if let Some(flags) = out.get_mut(start + 1) {
