@@ -218,9 +218,11 @@ fn incomplete_sends_of_one_queue_pair_leave_receives_to_others() {
     let (busy, other) = (pool.ud_qp(&cq), pool.ud_qp(&cq));
     pool.post(0..24);
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, busy.qpn()));
-    for _ in 0..12 {
+    let bind = |_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    // All at one time: each has a port of its own.
+    let strangers: Vec<_> = (0..12).map(bind).collect();
+    for stranger in &strangers {
         // Two of each source, and half of the queue in all.
-        let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         for number in 1..=2 {
             stranger.send_to(&first_segment(number), to).unwrap();
         }
