@@ -7,6 +7,7 @@
 )]
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -107,14 +108,36 @@ pub fn make_tree(path: &Path) {
     std::os::unix::fs::symlink("../nowhere", path.join("empty/dangling")).unwrap();
 }
 
-/// Names, kinds, modes, times and contents below a path.
+/// Names, kinds, modes, times and contents below a path, once no session has a directory of its own there: its end removes that behind the peer's.
 #[must_use]
 pub fn listing(root: &Path) -> Vec<String> {
+    let end = Instant::now() + SOON;
+    loop {
+        if let Some(found) = list(root, true) {
+            return found;
+        }
+        assert!(Instant::now() < end, "a session left a directory behind");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// As [`listing`], with what a session that was killed has left.
+#[must_use]
+pub fn listing_with_left(root: &Path) -> Vec<String> {
+    list(root, false).unwrap()
+}
+
+/// `None` where a session has a directory, and none is to be there.
+fn list(root: &Path, is_over: bool) -> Option<Vec<String>> {
     let mut found = Vec::new();
     let mut todo = vec![root.to_owned()];
     while let Some(folder) = todo.pop() {
         for entry in fs::read_dir(&folder).unwrap() {
-            let path = entry.unwrap().path();
+            let entry = entry.unwrap();
+            if is_over && entry.file_name().as_bytes().starts_with(b".rftp-pack-") {
+                return None;
+            }
+            let path = entry.path();
             let metadata = fs::symlink_metadata(&path).unwrap();
             let content = if metadata.is_dir() {
                 todo.push(path.clone());
@@ -131,7 +154,7 @@ pub fn listing(root: &Path) -> Vec<String> {
         }
     }
     found.sort();
-    found
+    Some(found)
 }
 
 /// Names in a directory.
