@@ -76,7 +76,7 @@ unsafe fn copy_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile(
+unsafe extern "C-unwind" fn sendfile(
     to: c_int,
     from: c_int,
     offset: *mut off_t,
@@ -96,7 +96,7 @@ unsafe extern "C" fn sendfile(
 
 /// Offsets have 64 bits in either function.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile64(
+unsafe extern "C-unwind" fn sendfile64(
     to: c_int,
     from: c_int,
     offset: *mut off_t,
@@ -166,7 +166,7 @@ fn to_pipe(connection: Connection, pipe: c_int, size: usize, flags: c_int) -> ss
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn splice(
+unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut off_t,
     to: c_int,

@@ -25,7 +25,7 @@ pub(super) fn refused(flags: c_int) -> Option<c_int> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn read(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
     match way_in(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel(slot) => slot.received(unsafe { next::read(fd, to, size) }, 0),
@@ -40,7 +40,7 @@ unsafe extern "C" fn read(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
     match way_in(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel(slot) => slot.received(unsafe { next::readv(fd, to, count) }, 0),
@@ -70,7 +70,12 @@ unsafe fn are_empty(vectors: *const iovec, count: c_int) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, size: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn recv(
+    fd: c_int,
+    to: *mut c_void,
+    size: size_t,
+    flags: c_int,
+) -> ssize_t {
     match way_in(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel(slot) => slot.received(unsafe { next::recv(fd, to, size, flags) }, flags),
@@ -89,7 +94,7 @@ unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, size: size_t, flags: c_int
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvfrom(
+unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     to: *mut c_void,
     size: size_t,
@@ -119,7 +124,7 @@ unsafe extern "C" fn recvfrom(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn write(fd: c_int, from: *const c_void, size: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, size: size_t) -> ssize_t {
     match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel(slot) => slot.sent(unsafe { next::write(fd, from, size) }),
@@ -135,7 +140,7 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, size: size_t) -> ssiz
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
     match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel(slot) => slot.sent(unsafe { next::writev(fd, from, count) }),
@@ -157,7 +162,12 @@ unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssiz
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn send(fd: c_int, from: *const c_void, size: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn send(
+    fd: c_int,
+    from: *const c_void,
+    size: size_t,
+    flags: c_int,
+) -> ssize_t {
     match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel(slot) => slot.sent(unsafe { next::send(fd, from, size, flags) }),
@@ -175,7 +185,7 @@ unsafe extern "C" fn send(fd: c_int, from: *const c_void, size: size_t, flags: c
 
 /// TCP ignores the address of a connection.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendto(
+unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     from: *const c_void,
     size: size_t,
@@ -207,14 +217,19 @@ fn check(size: size_t, room: size_t) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __read_chk(fd: c_int, to: *mut c_void, size: size_t, room: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn __read_chk(
+    fd: c_int,
+    to: *mut c_void,
+    size: size_t,
+    room: size_t,
+) -> ssize_t {
     check(size, room);
     // SAFETY: the caller's arguments.
     unsafe { read(fd, to, size) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recv_chk(
+unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
     to: *mut c_void,
     size: size_t,
@@ -227,7 +242,7 @@ unsafe extern "C" fn __recv_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recvfrom_chk(
+unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     to: *mut c_void,
     size: size_t,

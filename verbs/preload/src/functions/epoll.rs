@@ -20,19 +20,19 @@ fn made(set: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     made(unsafe { next::epoll_create(size) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     made(unsafe { next::epoll_create1(flags) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_ctl(
+unsafe extern "C-unwind" fn epoll_ctl(
     set: c_int,
     operation: c_int,
     fd: c_int,
@@ -140,7 +140,7 @@ unsafe fn wait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_wait(
+unsafe extern "C-unwind" fn epoll_wait(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,
@@ -162,7 +162,7 @@ fn left(timeout: c_int, begun: Instant) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait(
+unsafe extern "C-unwind" fn epoll_pwait(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,
@@ -188,7 +188,7 @@ unsafe extern "C" fn epoll_pwait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait2(
+unsafe extern "C-unwind" fn epoll_pwait2(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,

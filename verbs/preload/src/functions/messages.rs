@@ -28,7 +28,7 @@ unsafe fn plain(message: *const msghdr) -> Option<msghdr> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let connection = match way_in(fd) {
         Way::Kernel(slot) => {
             // SAFETY: the caller's arguments.
@@ -59,7 +59,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     let connection = match way(fd) {
         // SAFETY: the caller's arguments.
         Way::Kernel(slot) => return slot.sent(unsafe { next::sendmsg(fd, message, flags) }),
@@ -119,7 +119,7 @@ unsafe fn each(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmmsg(
+unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -176,7 +176,7 @@ fn now() -> Instant {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(
+unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,

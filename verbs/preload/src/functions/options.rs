@@ -32,7 +32,7 @@ fn rsocket(fd: c_int) -> Option<c_int> {
 
 /// The kernel's socket keeps the options of the program; the rsocket has its own errors.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockopt(
+unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -50,7 +50,7 @@ unsafe extern "C" fn getsockopt(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setsockopt(
+unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -90,7 +90,11 @@ unsafe fn is_on(value: *const c_void, length: socklen_t) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockname(fd: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int {
+unsafe extern "C-unwind" fn getsockname(
+    fd: c_int,
+    to: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
     match rsocket(fd) {
         // SAFETY: the caller's arguments.
         Some(rsocket) => unsafe { rsockets::rgetsockname(rsocket, to, length) },
@@ -100,7 +104,11 @@ unsafe extern "C" fn getsockname(fd: c_int, to: *mut sockaddr, length: *mut sock
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getpeername(fd: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int {
+unsafe extern "C-unwind" fn getpeername(
+    fd: c_int,
+    to: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
     let Some(rsocket) = rsocket(fd) else {
         // SAFETY: the caller's arguments.
         return unsafe { next::getpeername(fd, to, length) };
@@ -141,14 +149,14 @@ fn controlled(fd: c_int, command: c_int, argument: c_long, result: c_int) -> c_i
 
 /// The variable argument is passed as any other; where it is missing, the C library ignores the register.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     // SAFETY: the caller's arguments.
     let result = unsafe { next::fcntl(fd, command, argument) };
     controlled(fd, command, argument, result)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int {
+unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int {
     // SAFETY: the caller's arguments.
     let result = unsafe { next::fcntl64(fd, command, argument) };
     controlled(fd, command, argument, result)
@@ -164,7 +172,7 @@ fn unread(rsocket: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let on = match table::get(fd) {
         Some(Face::Connection { rsocket, .. }) => rsocket,
         Some(Face::Parents) => return errno::fail(process::refuse()),

@@ -186,7 +186,7 @@ unsafe fn with_faces<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pol
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the caller's array.
     match unsafe { with_faces(fds, count) } {
         // SAFETY: the caller's arguments.
@@ -196,7 +196,7 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ppoll(
+unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -225,7 +225,7 @@ fn check(count: nfds_t, room: size_t) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __poll_chk(
+unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: c_int,
@@ -237,7 +237,7 @@ unsafe extern "C" fn __poll_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __ppoll_chk(
+unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -313,7 +313,7 @@ impl Selected {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn select(
+unsafe extern "C-unwind" fn select(
     count: c_int,
     reads: *mut fd_set,
     writes: *mut fd_set,
@@ -339,7 +339,7 @@ unsafe extern "C" fn select(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pselect(
+unsafe extern "C-unwind" fn pselect(
     count: c_int,
     reads: *mut fd_set,
     writes: *mut fd_set,

@@ -9,14 +9,15 @@ use crate::rules::Direction;
 use crate::sets;
 use crate::system::{address, errno, kernel, next, report, rsockets};
 use crate::table::{self, Face, Udp};
+use dgiwarp_memory::socket::NoCancellation;
 use libc::{
-    SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, c_int, c_uint, sockaddr,
-    socklen_t,
+    SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, c_int, c_uint, pollfd,
+    sockaddr, socklen_t,
 };
 use std::sync::PoisonError;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     let fd = unsafe { next::socket(domain, kind, protocol) };
     let plain = kind & !(SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -39,7 +40,7 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
 
 /// The UDP port of a listener's number may be bound by the program, which then has it.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+unsafe extern "C-unwind" fn bind(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
     if matches!(table::get(fd), Some(Face::Connection { .. })) {
         return errno::fail(libc::EINVAL);
     }
@@ -66,7 +67,7 @@ unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, length: socklen_t) -> 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     if matches!(table::get(fd), Some(Face::Connection { .. })) {
         return errno::fail(libc::EINVAL);
     }
@@ -120,8 +121,52 @@ unsafe fn accepted(
     fd
 }
 
+/// The state of a listener, and the work of accept(2) where it has a connection.
+enum Accepting {
+    Done(c_int),
+    /// The listener takes no rsockets.
+    Plain,
+    /// It is empty, and the call waits at these descriptors for so many milliseconds at most.
+    Waits([pollfd; 2], c_int),
+}
+
+/// Accepts what is there already.
+///
+/// # Safety
+/// The contract of accept4(2).
+unsafe fn accept_now(
+    fd: c_int,
+    id: u32,
+    from: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> Accepting {
+    let _guard = NoCancellation::begin();
+    let Some(queue) = listener::queue(fd, id) else {
+        return Accepting::Plain;
+    };
+    sets::add_bell(fd, queue.bell);
+    if let Some(rsocket) = queue.take() {
+        // SAFETY: the caller's room.
+        return Accepting::Done(unsafe { accepted(fd, rsocket, from, length, flags) });
+    }
+    let _turn = queue.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    let waits = !kernel::is_nonblocking(fd);
+    if waits && kernel::poll(&mut [kernel::readable(fd)], 0) <= 0 {
+        let fds = [kernel::readable(fd), kernel::readable(queue.bell)];
+        return Accepting::Waits(fds, connect::accept_timeout(fd));
+    }
+    // SAFETY: the caller's arguments.
+    let accepted = unsafe { next::accept4(fd, from, length, flags) };
+    if accepted >= 0 {
+        report::accepted_plain();
+        records::plain(accepted, None, false, "the peer connected without rsockets");
+    }
+    Accepting::Done(accepted)
+}
+
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept4(
+unsafe extern "C-unwind" fn accept4(
     fd: c_int,
     from: *mut sockaddr,
     length: *mut socklen_t,
@@ -131,50 +176,43 @@ unsafe extern "C" fn accept4(
         // SAFETY: the caller's arguments.
         return unsafe { next::accept4(fd, from, length, flags) };
     };
-    let Some(queue) = listener::queue(fd, id) else {
-        // SAFETY: the caller's arguments.
-        let accepted = unsafe { next::accept4(fd, from, length, flags) };
-        if accepted >= 0 {
-            records::plain(accepted, None, false, "the listener takes no rsockets");
-        }
-        return accepted;
-    };
-    sets::add_bell(fd, queue.bell);
     loop {
-        if let Some(rsocket) = queue.take() {
-            // SAFETY: the caller's room.
-            return unsafe { accepted(fd, rsocket, from, length, flags) };
-        }
-        let turn = queue.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let waits = !kernel::is_nonblocking(fd);
-        if !waits || kernel::poll(&mut [kernel::readable(fd)], 0) > 0 {
-            // SAFETY: the caller's arguments.
-            let accepted = unsafe { next::accept4(fd, from, length, flags) };
-            if accepted >= 0 {
-                report::accepted_plain();
-                records::plain(accepted, None, false, "the peer connected without rsockets");
+        // SAFETY: the caller's arguments.
+        match unsafe { accept_now(fd, id, from, length, flags) } {
+            Accepting::Done(accepted) => return accepted,
+            Accepting::Plain => {
+                // SAFETY: the caller's arguments.
+                let accepted = unsafe { next::accept4(fd, from, length, flags) };
+                if accepted >= 0 {
+                    records::plain(accepted, None, false, "the listener takes no rsockets");
+                }
+                return accepted;
             }
-            return accepted;
-        }
-        drop(turn);
-        let mut fds = [kernel::readable(fd), kernel::readable(queue.bell)];
-        let timeout = connect::accept_timeout(fd);
-        match kernel::poll(&mut fds, timeout) {
-            0 => return errno::fail(libc::EAGAIN),
-            -1 => return -1,
-            _ => {}
+            // A cancellation point, as accept(2) is one: nothing is held here.
+            Accepting::Waits(mut fds, timeout) => {
+                // SAFETY: two descriptors.
+                match unsafe { next::poll(fds.as_mut_ptr(), 2, timeout) } {
+                    0 => return errno::fail(libc::EAGAIN),
+                    -1 => return -1,
+                    _ => {}
+                }
+            }
         }
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept(fd: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int {
+unsafe extern "C-unwind" fn accept(
+    fd: c_int,
+    from: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { accept4(fd, from, length, 0) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
     let mut plain = None;
     match table::get(fd) {
         // SAFETY: the caller's arguments.
@@ -207,7 +245,7 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     match table::get(fd) {
         Some(Face::Connection { rsocket, slot }) => {
             // SAFETY: numbers only.
@@ -283,7 +321,7 @@ fn end(connection: Option<Connection>) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if table::get(fd).is_none() {
         // SAFETY: the caller's arguments.
         return unsafe { next::close(fd) };
@@ -306,7 +344,7 @@ fn leave_range(first: c_uint, last: c_uint) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & 4 == 0 && process::is_owner() {
         // Without CLOSE_RANGE_CLOEXEC.
         leave_range(first, last);
@@ -316,7 +354,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn closefrom(first: c_int) {
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = first.max(0).cast_unsigned();
     // SAFETY: numbers only.
     unsafe { close_range(first, c_uint::MAX, 0) };
@@ -347,7 +385,7 @@ pub(super) fn duplicated(fd: c_int, to: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     let to = unsafe { next::dup(fd) };
     duplicated(fd, to);
@@ -355,7 +393,7 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     let ended = if fd == to { None } else { leave(to) };
     // SAFETY: the caller's arguments.
     let result = unsafe { next::dup2(fd, to) };
@@ -367,7 +405,7 @@ unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     let ended = if fd == to { None } else { leave(to) };
     // SAFETY: the caller's arguments.
     let result = unsafe { next::dup3(fd, to, flags) };
@@ -380,7 +418,7 @@ unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 
 /// Peers of connections get what was sent, and then the end, as from the kernel.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn _exit(status: c_int) -> ! {
+unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     process::end();
     // SAFETY: ends the process.
     unsafe { libc::syscall(libc::SYS_exit_group, status) };
@@ -389,7 +427,7 @@ unsafe extern "C" fn _exit(status: c_int) -> ! {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn _Exit(status: c_int) -> ! {
+unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
     // SAFETY: the same function by another name.
     unsafe { _exit(status) }
 }

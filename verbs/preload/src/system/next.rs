@@ -45,7 +45,8 @@ macro_rules! next {
         /// # Safety
         /// The contract of that function.
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
-            type Function = unsafe extern "C" fn($($type),*) -> $result;
+            // Threads may be cancelled in it.
+            type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
             static NEXT: Next = Next::new(
                 // SAFETY: the literal ends in its only zero.
                 unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) }

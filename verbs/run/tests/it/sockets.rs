@@ -1,5 +1,6 @@
 //! Unmodified programs of TCP sockets under `dgiwarp-run --sockets`: against each other, and against plain ones. Messages on standard error prove which way a connection took.
 
+use crate::common::each::{compiled, prints_ok};
 use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End, Finish, Ready};
 use crate::common::{RUN, have, scratch, script, succeed};
@@ -374,5 +375,19 @@ fn calls_do_what_they_do_with_tcp() {
         // Both ends of each connection.
         let upgraded = text(&ours.stderr).matches(" upgraded\n").count();
         assert!(upgraded >= 20, "{}", text(&ours.stderr));
+    }
+}
+
+/// Whether its listener takes rsockets or a rule has it plain.
+#[test]
+fn threads_are_cancelled_in_accept() {
+    let Some(program) = compiled("accept_cancelled", include_str!("../c/accept_cancelled.c"))
+    else {
+        return;
+    };
+    for rules in ["on", "off"] {
+        let mut command = Command::new("timeout");
+        command.env("DGIWARP_SOCKETS_RULES", rules);
+        prints_ok(command.args(["60", RUN, "--sockets"]).arg(&program));
     }
 }

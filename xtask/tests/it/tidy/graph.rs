@@ -56,7 +56,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("dgiwarp-paths", &[]),
     (
         "dgiwarp-preload",
-        &["dgiwarp-engine", "dgiwarp-socket-table"],
+        &["dgiwarp-engine", "dgiwarp-memory", "dgiwarp-socket-table"],
     ),
     ("dgiwarp-cli", &[]),
     (
