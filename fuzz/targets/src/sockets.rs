@@ -171,8 +171,12 @@ impl End {
                 assert_eq!(first + rest, post.octets);
             }
         }
-        assert_eq!(Sent::from_id(post.id.to_id()), Some(post.id));
-        self.sent.push(post.id);
+        let Some(id) = post.id else {
+            assert!(post.message.is_some());
+            return;
+        };
+        assert_eq!(Sent::from_id(id.to_id()), Some(id));
+        self.sent.push(id);
         let octets: u64 = self.sent.iter().map(|it| octets_of(*it)).sum();
         assert!(octets <= self.config.send_octets.into());
     }
@@ -189,7 +193,7 @@ impl End {
 
 fn octets_of(sent: Sent) -> u64 {
     match sent {
-        Sent::Message(octets) | Sent::Write(octets) => octets.into(),
+        Sent::Message { octets, .. } | Sent::Write(octets) => octets.into(),
         Sent::Control => 0,
     }
 }

@@ -48,7 +48,7 @@ pub struct Stream {
     pending: Option<Control>,
     /// Control messages and credits that may be posted, up to [`CONTROLS`].
     controls: u8,
-    /// Work requests posted, without their completions.
+    /// Completions that are to come of work requests posted.
     outstanding: u32,
     /// A target may have been written since the last read of one.
     fresh: bool,
@@ -166,7 +166,7 @@ impl Stream {
     pub fn handle_sent(&mut self, sent: Sent) {
         self.outstanding = self.outstanding.saturating_sub(1);
         match sent {
-            Sent::Message(octets) => self.outgoing.completed(octets, 2),
+            Sent::Message { octets, entries } => self.outgoing.completed(octets, entries),
             Sent::Write(octets) => self.outgoing.completed(octets, 1),
             Sent::Control => self.controls = (self.controls + 1).min(CONTROLS),
         }
@@ -197,7 +197,7 @@ impl Stream {
             return None;
         }
         let post = self.outgoing.send(octets)?;
-        self.outstanding += 1;
+        self.outstanding += u32::from(post.id.is_some());
         Some(post)
     }
 
@@ -213,7 +213,7 @@ impl Stream {
             return None;
         }
         let post = self.outgoing.announce(index)?;
-        self.outstanding += 1;
+        self.outstanding += u32::from(post.id.is_some());
         Some(post)
     }
 
@@ -229,7 +229,7 @@ impl Stream {
             return None;
         }
         let post = self.outgoing.write(map, offset, octets)?;
-        self.outstanding += 1;
+        self.outstanding += u32::from(post.id.is_some());
         Some(post)
     }
 
@@ -303,7 +303,7 @@ impl Stream {
         self.connected
     }
 
-    /// Whether all work requests and control messages have left.
+    /// Whether all control messages have left, and all work requests but short messages behind the last of them.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.outstanding == 0 && self.pending.is_none() || !self.connected

@@ -7,6 +7,9 @@ use crate::wire::{ByteOrder, ConnectionData, IoMap, MAX_VALUE, Message, Sge};
 /// Entries of the send queue that a Write with its message takes.
 const ENTRIES: u16 = 2;
 
+/// A message is short up to this part of the send buffer.
+const SHORT: u32 = 16;
+
 /// Messages of data fewer than the peer's credits that are sent at once: control messages need receives of the peer's too.
 const RESERVE: u16 = 4;
 
@@ -22,6 +25,10 @@ pub(super) struct Outgoing {
     free: u32,
     /// Free entries of the send queue.
     entries: u16,
+    /// Entries of the send queue.
+    queue: u16,
+    /// Octets of the send buffer and entries of the send queue of messages that make no completion: the next completion of a message frees them.
+    unsignaled: (u32, u16),
     /// Messages of data sent, modulo 2^16.
     sequence: u16,
     /// Sequence number that the peer gives no credit for.
@@ -46,6 +53,8 @@ impl Outgoing {
             at: 0,
             free: config.send_octets,
             entries: config.send_entries,
+            queue: config.send_entries,
+            unsignaled: (0, 0),
             sequence: 0,
             limit: peer.credits,
             reserve: if peer.credits >= 4 * RESERVE {
@@ -122,6 +131,24 @@ impl Outgoing {
         Part::Buffer { at, first, rest }
     }
 
+    /// The completion that a message of so many octets makes, whose room is taken already. Short ones make none while more than half of all room is free: each costs an
+    /// acknowledgement of the peer's.
+    fn completion(&mut self, octets: u32) -> Option<Sent> {
+        let (before, entries) = self.unsignaled;
+        let (octets_in_all, entries) = (before + octets, entries + ENTRIES);
+        let is_short = octets <= self.size / SHORT;
+        let is_room_left = self.has_room() && self.free >= self.size / 2;
+        if is_short && is_room_left && self.entries >= self.queue / 2 {
+            self.unsignaled = (octets_in_all, entries);
+            return None;
+        }
+        self.unsignaled = (0, 0);
+        Some(Sent::Message {
+            octets: octets_in_all,
+            entries,
+        })
+    }
+
     pub(super) fn send(&mut self, octets: usize) -> Option<Post> {
         if octets == 0 || !self.can_send() {
             return None;
@@ -141,7 +168,7 @@ impl Outgoing {
             octets,
             to,
             message: Some(self.order.octets(Message::Data(octets).emit())),
-            id: Sent::Message(octets),
+            id: self.completion(octets),
         })
     }
 
@@ -167,7 +194,7 @@ impl Outgoing {
                 key: self.maps.key,
             },
             message: Some(self.order.octets(Message::IoMap(index.into()).emit())),
-            id: Sent::Message(MAP_OCTETS),
+            id: self.completion(MAP_OCTETS),
         })
     }
 
@@ -191,7 +218,7 @@ impl Outgoing {
                 key: map.sge.key,
             },
             message: None,
-            id: Sent::Write(octets),
+            id: Some(Sent::Write(octets)),
         })
     }
 

@@ -38,8 +38,8 @@ pub struct Post {
     pub to: Place,
     /// The message behind it, four octets.
     pub message: Option<[u8; 4]>,
-    /// Work request identifier of the last of the two, which alone makes a completion.
-    pub id: Sent,
+    /// Work request identifier of the last of the two, which alone makes a completion; `None` where it makes none either.
+    pub id: Option<Sent>,
 }
 
 /// A message of credits, behind an RDMA Write of a new target where there is room for one.
@@ -54,8 +54,13 @@ pub struct Credits {
 /// A completion that a work request makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
-    /// Data or an I/O map: so many octets of the send buffer are free, and two entries.
-    Message(u32),
+    /// Data or an I/O map, and the messages before it that made no completion.
+    Message {
+        /// Octets of the send buffer that are free.
+        octets: u32,
+        /// Entries of the send queue that are.
+        entries: u16,
+    },
     /// An RDMA Write alone: so many octets and one entry.
     Write(u32),
     /// A message of credits or a control message.
@@ -63,15 +68,17 @@ pub enum Sent {
 }
 
 impl Sent {
-    const MESSAGE: u64 = 1 << 32;
-    const WRITE: u64 = 2 << 32;
-    const CONTROL: u64 = 3 << 32;
+    const MESSAGE: u64 = 1 << 48;
+    const WRITE: u64 = 2 << 48;
+    const CONTROL: u64 = 3 << 48;
 
     /// The work request identifier.
     #[must_use]
     pub fn to_id(self) -> u64 {
         match self {
-            Self::Message(octets) => Self::MESSAGE | u64::from(octets),
+            Self::Message { octets, entries } => {
+                Self::MESSAGE | u64::from(entries) << 32 | u64::from(octets)
+            }
             Self::Write(octets) => Self::WRITE | u64::from(octets),
             Self::Control => Self::CONTROL,
         }
@@ -81,8 +88,9 @@ impl Sent {
     #[must_use]
     pub fn from_id(id: u64) -> Option<Self> {
         let octets = u32::try_from(id & u64::from(u32::MAX)).ok()?;
-        match id & !u64::from(u32::MAX) {
-            Self::MESSAGE => Some(Self::Message(octets)),
+        let entries = u16::try_from(id >> 32 & u64::from(u16::MAX)).ok()?;
+        match id & !(Self::MESSAGE - 1) {
+            Self::MESSAGE => Some(Self::Message { octets, entries }),
             Self::WRITE => Some(Self::Write(octets)),
             Self::CONTROL => Some(Self::Control),
             _ => None,

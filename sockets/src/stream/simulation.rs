@@ -89,7 +89,7 @@ impl End {
         };
         self.wire.push_back(work);
         self.wire.extend(post.message.map(Work::Send));
-        self.completions.push_back(post.id);
+        self.completions.extend(post.id);
     }
 
     fn send(&mut self, octets: usize) {

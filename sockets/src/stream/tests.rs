@@ -104,7 +104,9 @@ fn data_follow_the_target_and_the_send_buffer_wraps() {
     assert_eq!(rest.to.addr, 0x10_3f8);
     assert!(!stream.can_send());
     assert_eq!(stream.send(1), None);
-    for sent in [short.id, long.id, rest.id] {
+    // A short message makes no completion while there is room, and is free with the next one.
+    assert_eq!(short.id, None);
+    for sent in [long.id, rest.id].into_iter().flatten() {
         stream.handle_sent(sent);
     }
     // The target has 4,096 - 3,064 octets left.
@@ -119,7 +121,7 @@ fn data_follow_the_target_and_the_send_buffer_wraps() {
         }
     );
     assert!(!stream.is_quiet());
-    stream.handle_sent(end.id);
+    stream.handle_sent(end.id.unwrap());
     assert!(stream.is_quiet());
     assert_eq!(stream.send(1), None);
     assert_eq!(stream.wants_target(), Some(1));
@@ -159,7 +161,7 @@ fn credits_bound_messages_and_four_are_kept() {
     let mut posts = 0;
     while let Some(post) = stream.send(1) {
         posts += 1;
-        stream.handle_sent(post.id);
+        post.id.into_iter().for_each(|it| stream.handle_sent(it));
     }
     assert_eq!(posts, 12);
     stream
@@ -174,8 +176,17 @@ fn the_send_queue_bounds_messages() {
     let mut stream = stream();
     let posts: Vec<_> = std::iter::from_fn(|| stream.send(1)).collect();
     assert_eq!(posts.len(), 8);
-    stream.handle_sent(posts[0].id);
-    assert!(stream.can_send());
+    // Half of the queue is free with the fourth.
+    let (unsignaled, signaled) = posts.split_at(4);
+    assert!(unsignaled.iter().all(|post| post.id.is_none()));
+    assert!(signaled.iter().all(|post| post.id.is_some()));
+    let completion = |octets, entries| Some(Sent::Message { octets, entries });
+    assert_eq!(signaled[0].id, completion(5, 10));
+    assert_eq!(signaled[1].id, completion(1, 2));
+    stream.handle_sent(signaled[0].id.unwrap());
+    let more: Vec<_> = std::iter::from_fn(|| stream.send(1)).collect();
+    // Four credits of the peer's are kept.
+    assert_eq!(more.len(), 4);
 }
 
 #[test]
@@ -334,12 +345,26 @@ fn io_maps_are_announced_and_written_to() {
             key: 5
         }
     );
-    assert_eq!(Sent::from_id(post.id.to_id()), Some(Sent::Write(30)));
+    assert_eq!(
+        Sent::from_id(post.id.unwrap().to_id()),
+        Some(Sent::Write(30))
+    );
 }
 
 #[test]
 fn identifiers_of_work_requests_are_reversible() {
-    for sent in [Sent::Message(u32::MAX), Sent::Write(0), Sent::Control] {
+    for sent in [
+        Sent::Message {
+            octets: u32::MAX,
+            entries: u16::MAX,
+        },
+        Sent::Message {
+            octets: 0,
+            entries: 2,
+        },
+        Sent::Write(0),
+        Sent::Control,
+    ] {
         assert_eq!(Sent::from_id(sent.to_id()), Some(sent));
     }
     assert_eq!(Sent::from_id(5), None);

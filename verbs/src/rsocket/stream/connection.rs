@@ -365,7 +365,7 @@ impl Connection {
 
     /// Posts a write, whose octets are in the send buffer or `inline`, and its message.
     pub(in crate::rsocket) fn post(&self, post: &Post, inline: &[u8]) -> Result<(), Errno> {
-        let id = post.id.to_id();
+        let id = post.id.map_or(0, Sent::to_id);
         let (mut sges, mut count) = ([self.private_mr.sge(0..0); 2], 0);
         if let Part::Buffer { at, first, rest } = post.part {
             let at = index(at);
@@ -384,6 +384,7 @@ impl Connection {
             Some(message) => {
                 let send = RcSendWr {
                     inline: message,
+                    signaled: post.id.is_some(),
                     ..RcSendWr::send(id, &[])
                 };
                 self.qp.post_send(&[write, send])
