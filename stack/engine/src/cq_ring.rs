@@ -282,6 +282,11 @@ impl CqRing {
         };
     }
 
+    /// No completion raises an event any more.
+    pub fn disarm(&mut self) {
+        self.armed = Armed::No;
+    }
+
     /// Whether the ring has overrun.
     pub fn is_overrun(&self) -> bool {
         self.overrun
@@ -428,5 +433,8 @@ mod tests {
         ring.arm(false);
         ring.arm(true);
         assert_eq!(ring.push(recv(5, false)), Pushed::Event);
+        ring.arm(false);
+        ring.disarm();
+        assert_eq!(ring.push(recv(6, true)), Pushed::Quiet);
     }
 }

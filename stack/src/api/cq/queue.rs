@@ -86,6 +86,12 @@ impl Cq {
         self.shared.arm(solicited_only);
     }
 
+    /// Withdraws [`request_notification`](Self::request_notification): a thread that is awake again takes what comes by polling, at less cost. An event that was
+    /// raised before stays on the channel.
+    pub fn cancel_notification(&self) {
+        self.shared.disarm();
+    }
+
     /// Keeps the time of each completion from now on, for [`poll_stamped`](Self::poll_stamped). The cost is a read of the clock for each.
     ///
     /// # Errors

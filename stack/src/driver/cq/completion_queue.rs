@@ -277,6 +277,16 @@ impl CompletionQueue {
         sets().for_each(|set| set.want_event());
     }
 
+    /// Ends the arming: completions raise no event.
+    pub(crate) fn disarm(&self) {
+        if self.armed.load(Ordering::Acquire) {
+            let mut ring = self.ring.lock();
+            ring.disarm();
+            self.armed.store(false, Ordering::Release);
+            self.awaited.end();
+        }
+    }
+
     /// Moves completions to the front of `out`, as [`poll_each`](Self::poll_each) finds them. Returns how many.
     #[inline]
     pub(crate) fn poll(&self, out: &mut [Wc]) -> Result<usize, CqError> {
