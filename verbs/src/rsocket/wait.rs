@@ -38,6 +38,11 @@ impl Waiters {
         }
     }
 
+    /// Whether no thread sleeps.
+    pub(super) fn are_none(&self) -> bool {
+        self.wakers.is_empty()
+    }
+
     /// Wakes all of them.
     pub(super) fn wake(&self) {
         for waker in &self.wakers {

@@ -533,6 +533,9 @@ impl Companion {
     pub(in crate::rsocket) fn disarm(&self, waker: RawFd) {
         let mut state = self.lock();
         state.waiters.remove(waker);
+        if let Some(queues) = state.queues.as_ref().filter(|_| state.waiters.are_none()) {
+            queues.cq.cancel_notification();
+        }
         if state.queues.as_ref().is_some_and(Queues::take_events) {
             self.collect(&mut state);
         }

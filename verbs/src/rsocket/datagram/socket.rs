@@ -392,6 +392,9 @@ impl DatagramSocket {
     pub(in crate::rsocket) fn disarm(&self, waker: RawFd) {
         let mut state = self.lock();
         state.waiters.remove(waker);
+        if let Some(queues) = state.queues.as_ref().filter(|_| state.waiters.are_none()) {
+            queues.cq.cancel_notification();
+        }
         if state.queues.as_ref().is_some_and(Queues::take_events) {
             self.progress(&mut state);
         }

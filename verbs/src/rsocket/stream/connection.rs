@@ -474,6 +474,9 @@ impl Connection {
         self.cq.request_notification(false);
         self.advance(&mut data);
         if ready(&data) {
+            if data.waiters.are_none() {
+                self.cq.cancel_notification();
+            }
             return true;
         }
         data.waiters.add(waker);
@@ -483,6 +486,9 @@ impl Connection {
     pub(in crate::rsocket) fn disarm(&self, waker: RawFd) {
         let mut data = self.data.lock();
         data.waiters.remove(waker);
+        if data.waiters.are_none() {
+            self.cq.cancel_notification();
+        }
         let mut came = false;
         while self.channel.next_event(false).is_some() {
             came = true;
