@@ -55,6 +55,12 @@ impl Cq {
         Ok((count > 0).then_some(out[0]))
     }
 
+    /// Whether there are completions. Receives nothing.
+    #[must_use]
+    pub fn has_completions(&self) -> bool {
+        self.shared.has_completions()
+    }
+
     /// Waits at most `timeout` for the next completion: spins for some microseconds where there is a core for
     /// it, then sleeps.
     ///

@@ -57,6 +57,12 @@ impl CqWatch {
         self.shared.arm()
     }
 
+    /// As [`arm`](Self::arm), but receives nothing: input that is there makes the descriptor readable. Cheaper, for a loop that sleeps at many queues.
+    #[must_use]
+    pub fn arm_without_receive(&self) -> bool {
+        self.shared.arm_without_receive()
+    }
+
     /// The loop is awake: from now on a completion, such as that of a Send posted next, does not make the descriptor readable.
     pub fn disarm(&self) {
         self.shared.disarm();

@@ -539,6 +539,12 @@ impl RcQp {
         self.shared.local_addr()
     }
 
+    /// Whether messages of the peer come through memory that both share, so that a poll finds them without a system call.
+    #[must_use]
+    pub fn receives_from_memory(&self) -> bool {
+        self.shared.receives_from_memory()
+    }
+
     /// Counters of the queue pair.
     #[must_use]
     pub fn counters(&self) -> QpCounters {

@@ -143,12 +143,21 @@ impl Watch {
 
     /// The loop is about to sleep. Returns false where it may not: there are completions, or there is input that another thread is at work with.
     pub(crate) fn arm(&self) -> bool {
+        self.arm_unless(|| !self.has_nothing())
+    }
+
+    /// As [`arm`](Self::arm), but receives nothing: the descriptor announces input that is there.
+    pub(crate) fn arm_without_receive(&self) -> bool {
+        self.arm_unless(|| self.cq.has_completions() || self.goes_on())
+    }
+
+    fn arm_unless(&self, is_busy: impl FnOnce() -> bool) -> bool {
         // Where descriptors are missing, the background thread receives and rings.
         let _ = self.join_sets();
         if !self.bell.armed.swap(true, Ordering::SeqCst) {
             self.cq.watches().armed.fetch_add(1, Ordering::SeqCst);
         }
-        let may_sleep = self.has_nothing();
+        let may_sleep = !is_busy();
         if !may_sleep {
             self.disarm();
         }
@@ -169,17 +178,19 @@ impl Watch {
                 None => return false,
             }
         }
-        if self.cq.has_completions() {
-            return false;
-        }
+        !self.cq.has_completions() && !self.goes_on()
+    }
+
+    /// Leaves the sets to the sleeper, and sends what was left for its next poll, which may be long in coming. Returns whether some of it goes on at once.
+    fn goes_on(&self) -> bool {
         let sets = self.sets.lock();
         let mut goes_on = false;
         for set in sets.iter() {
             set.sleep_again();
-            // Left for the next poll, which may be long in coming.
+            set.flush_acks(true);
             goes_on |= set.flush_before_sleep();
         }
-        !goes_on
+        goes_on
     }
 
     /// The loop is awake: completions ring no more.
@@ -306,6 +317,11 @@ mod tests {
         assert!(!watch.is_ready(), "nobody sleeps");
         member.deliver(20);
         assert!(watch.is_ready());
+        assert!(watch.arm_without_receive() && watch.is_ready());
+        assert_eq!(member.received(), 0, "announced, and left for the loop");
+        assert!(cq.push(Wc::default()));
+        assert!(!watch.arm_without_receive(), "a completion is there");
+        assert_eq!(cq.poll_each(16, |_| {}).unwrap(), 1);
         assert!(watch.arm());
         assert_eq!(member.received(), 20, "received before the sleep");
         watch.disarm();
