@@ -5,7 +5,7 @@ use dgiwarp::{ConnectError, ConnectionEvent, ConnectionSink, MpaError, RcRequest
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -70,6 +70,11 @@ impl Mailbox {
     /// The descriptor's number.
     pub(super) fn fd(&self) -> RawFd {
         self.bell.as_raw_fd()
+    }
+
+    /// The descriptor.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 
     /// A second descriptor of the same.

@@ -4,6 +4,7 @@ use crate::ffi::fork::ProcessTable;
 use crate::rsocket::companion::socket::Companion;
 use crate::rsocket::datagram::socket::DatagramSocket;
 use crate::rsocket::edges::{Edges, Interest};
+use crate::rsocket::stream::connection::Connection;
 use crate::rsocket::stream::socket::StreamSocket;
 use libc::{c_int, c_short, pollfd};
 use nix::errno::Errno;
@@ -81,6 +82,42 @@ impl Socket {
             (Self::Datagram(one), Self::Datagram(other)) => Arc::ptr_eq(one, other),
             (Self::Companion(one), Self::Companion(other)) => Arc::ptr_eq(one, other),
             (Self::Stream(_) | Self::Datagram(_) | Self::Companion(_), _) => false,
+        }
+    }
+
+    /// A number that no other open socket has.
+    pub(super) fn identity(&self) -> usize {
+        match self {
+            Self::Stream(stream) => Arc::as_ptr(stream).addr(),
+            Self::Datagram(datagram) => Arc::as_ptr(datagram).addr(),
+            Self::Companion(companion) => Arc::as_ptr(companion).addr(),
+        }
+    }
+
+    /// Counts a check of a poll set that goes through its sockets one after the other.
+    pub(super) fn count_check(&self) {
+        if let Self::Stream(stream) = self {
+            stream.checks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether so many such checks were made of a stream socket; then they are counted anew.
+    pub(super) fn was_checked(&self, times: u32) -> bool {
+        let Self::Stream(stream) = self else {
+            return false;
+        };
+        let enough = stream.checks.load(Ordering::Relaxed) >= times;
+        if enough {
+            stream.checks.store(0, Ordering::Relaxed);
+        }
+        enough
+    }
+
+    /// The connection of a stream socket.
+    pub(super) fn connected(&self) -> Option<Arc<Connection>> {
+        match self {
+            Self::Stream(stream) => stream.connected(),
+            Self::Datagram(_) | Self::Companion(_) => None,
         }
     }
 

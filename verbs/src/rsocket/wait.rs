@@ -5,7 +5,10 @@ use crate::rsocket::settings::Settings;
 use libc::{POLLIN, c_int, pollfd};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::os::fd::{AsRawFd, RawFd};
+use parking_lot::Mutex;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How a call waits.
@@ -21,10 +24,99 @@ thread_local! {
         EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).ok();
 }
 
-/// Threads that sleep until a socket changes.
+/// Threads that sleep until a socket changes, and poll sets that are told.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     wakers: Vec<RawFd>,
+    changes: Vec<Arc<Change>>,
+}
+
+/// Connections of a poll set that calls on them have changed.
+#[derive(Debug)]
+pub(super) struct Changes {
+    noted: Mutex<Noted>,
+    /// Readable while a connection has changed that a thread slept for.
+    bell: EventFd,
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    keys: Vec<u64>,
+    sleepers: usize,
+}
+
+/// A connection of a poll set.
+#[derive(Debug)]
+pub(super) struct Change {
+    changes: Arc<Changes>,
+    key: u64,
+    /// The key is noted.
+    noted: AtomicBool,
+}
+
+impl Changes {
+    pub(super) fn new() -> Result<Arc<Self>, Errno> {
+        Ok(Arc::new(Self {
+            noted: Mutex::default(),
+            bell: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+        }))
+    }
+
+    /// Moves the keys of the connections that have changed to `keys`.
+    pub(super) fn take(&self, keys: &mut Vec<u64>) {
+        keys.append(&mut self.noted.lock().keys);
+    }
+
+    /// The calling thread is about to sleep, and changes ring from now on. Returns whether there are none.
+    pub(super) fn begin_sleep(&self) -> bool {
+        let mut noted = self.noted.lock();
+        noted.sleepers += 1;
+        noted.keys.is_empty()
+    }
+
+    /// The thread of [`begin_sleep`](Self::begin_sleep) is awake.
+    pub(super) fn end_sleep(&self) {
+        let mut noted = self.noted.lock();
+        noted.sleepers -= 1;
+    }
+
+    /// Ends the ringing.
+    pub(super) fn settle(&self) {
+        let _ = self.bell.read();
+    }
+}
+
+/// Readable while a connection has changed that a thread slept for.
+impl AsFd for Changes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Change {
+    pub(super) fn new(changes: &Arc<Changes>, key: u64) -> Arc<Self> {
+        Arc::new(Self {
+            changes: Arc::clone(changes),
+            key,
+            noted: AtomicBool::new(false),
+        })
+    }
+
+    fn note(&self) {
+        if self.noted.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let mut noted = self.changes.noted.lock();
+        noted.keys.push(self.key);
+        if noted.sleepers > 0 {
+            let _ = self.changes.bell.write(1);
+        }
+    }
+
+    /// The connection is checked next: changes from now on are noted again.
+    pub(super) fn begin_check(&self) {
+        self.noted.store(false, Ordering::SeqCst);
+    }
 }
 
 impl Waiters {
@@ -43,8 +135,19 @@ impl Waiters {
         self.wakers.is_empty()
     }
 
-    /// Wakes all of them.
+    /// A poll set is told of changes.
+    pub(super) fn tell(&mut self, change: &Arc<Change>) {
+        self.changes.push(Arc::clone(change));
+    }
+
+    /// A poll set is told no more.
+    pub(super) fn forget(&mut self, change: &Arc<Change>) {
+        self.changes.retain(|it| !Arc::ptr_eq(it, change));
+    }
+
+    /// The socket has changed: wakes all threads, and tells all poll sets.
     pub(super) fn wake(&self) {
+        self.changes.iter().for_each(|it| it.note());
         for waker in &self.wakers {
             let one = 1_u64.to_ne_bytes();
             // SAFETY: eight octets; the descriptor is open as long as its thread is registered.

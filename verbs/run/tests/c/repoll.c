@@ -36,6 +36,42 @@ static void add(int set, int fd, uint32_t events)
 	CHECK(control(set, EPOLL_CTL_ADD, fd, events) == 0);
 }
 
+/* Idle connections, which are in each set besides: one of many is found in another way than one of few. */
+enum { CROWD = 12 };
+
+static int many, crowd[CROWD][2];
+
+/* Checks by a poll set, after which a connection of many has its lasting place. */
+static void check_often(int fd)
+{
+	struct epoll_event event;
+	int set = repoll_create(0), i;
+
+	add(set, fd, 0);
+	for (i = 0; i < 100; i++)
+		CHECK(repoll_wait(set, &event, 1, 0) == 0);
+	CHECK(rclose(set) == 0);
+}
+
+static void pair(int ends[2])
+{
+	connect_pair(ends, 0);
+	if (many) {
+		check_often(ends[0]);
+		check_often(ends[1]);
+	}
+}
+
+static int create(void)
+{
+	int set = repoll_create(0), i;
+
+	CHECK(set >= 0);
+	for (i = 0; many && i < CROWD; i++)
+		add(set, crowd[i][0], EPOLLIN);
+	return set;
+}
+
 /* The events of the only member that has any, 0 for none. */
 static uint32_t only(int set, int fd, int timeout)
 {
@@ -62,7 +98,7 @@ static void close_set(int set)
 
 static void refuses_what_it_cannot(void)
 {
-	int set = repoll_create(0), other = repoll_create(O_CLOEXEC), pipes[2], start;
+	int set = create(), other = repoll_create(O_CLOEXEC), pipes[2], start;
 	int socket = rsocket(family, SOCK_STREAM, 0), members[2], i;
 	struct epoll_event event = { .events = EPOLLIN };
 
@@ -109,10 +145,10 @@ static void refuses_what_it_cannot(void)
 /* An event is reported for as long as it is there. */
 static void reports_levels(void)
 {
-	int set = repoll_create(0), ends[2], start;
+	int set = create(), ends[2], start;
 	char octets[4];
 
-	connect_pair(ends, 0);
+	pair(ends);
 	add(set, ends[1], EPOLLIN);
 	start = milliseconds();
 	CHECK(only(set, ends[1], 60) == 0);
@@ -141,7 +177,7 @@ static void reports_levels(void)
 /* From a listener to a connection, and a datagram. */
 static void reports_each_kind_of_socket(void)
 {
-	int set = repoll_create(0), other = repoll_create(0), fd = listener(0), accepted;
+	int set = create(), other = create(), fd = listener(0), accepted;
 	int client = rsocket(family, SOCK_STREAM, 0), datagrams = rsocket(family, SOCK_DGRAM, 0);
 
 	add(set, fd, EPOLLIN);
@@ -179,7 +215,7 @@ static void reports_each_kind_of_socket(void)
 /* Rsockets and other descriptors take turns where there is room for one event. */
 static void mixes_descriptors(void)
 {
-	int set = repoll_create(0), ends[2], more[2], pipes[2], i, seen[3] = { 0 };
+	int set = create(), ends[2], more[2], pipes[2], i, seen[3] = { 0 };
 	struct epoll_event found[4];
 	char octet = 1;
 
@@ -188,8 +224,8 @@ static void mixes_descriptors(void)
 	CHECK(only(set, pipes[0], 0) == 0);
 	CHECK(write(pipes[1], &octet, 1) == 1);
 	CHECK(only(set, pipes[0], -1) == EPOLLIN);
-	connect_pair(ends, 0);
-	connect_pair(more, 0);
+	pair(ends);
+	pair(more);
 	add(set, ends[0], EPOLLOUT);
 	add(set, more[0], EPOLLOUT);
 	CHECK(repoll_wait(set, found, 4, -1) == 3);
@@ -220,9 +256,9 @@ static void mixes_descriptors(void)
 /* A descriptor that is closed is in no set, nor is the next one with its number. */
 static void forgets_closed_descriptors(void)
 {
-	int set = repoll_create(0), ends[2], pipes[2], again;
+	int set = create(), ends[2], pipes[2], again;
 
-	connect_pair(ends, 0);
+	pair(ends);
 	CHECK(pipe(pipes) == 0);
 	add(set, ends[0], EPOLLOUT);
 	add(set, pipes[1], EPOLLOUT);
@@ -299,12 +335,12 @@ static pthread_t begin(struct wait *wait, int set)
 static void wakes_threads_at_once(void)
 {
 	enum { TIMES = 20 };
-	int set = repoll_create(0), ends[2], pipes[2], start, i;
+	int set = create(), ends[2], pipes[2], start, i;
 	struct wait wait;
 	pthread_t thread;
 	char octet = 1;
 
-	connect_pair(ends, 0);
+	pair(ends);
 	CHECK(pipe(pipes) == 0);
 	start = milliseconds();
 	for (i = 0; i < TIMES; i++) {
@@ -338,12 +374,12 @@ static void on_signal(int number)
 static void wakes_threads(void)
 {
 	struct sigaction action = { .sa_handler = on_signal };
-	int set = repoll_create(0), ends[2], pipes[2];
+	int set = create(), ends[2], pipes[2];
 	struct wait wait;
 	pthread_t thread;
 	char octet = 1;
 
-	connect_pair(ends, 0);
+	pair(ends);
 	CHECK(pipe(pipes) == 0 && write(pipes[1], &octet, 1) == 1);
 	thread = begin(&wait, set);
 	add(set, ends[0], EPOLLIN);
@@ -385,17 +421,66 @@ static void wakes_threads(void)
 	close(pipes[1]);
 }
 
+/* Octets that another call has received are an event, also between waits that do not sleep. */
+static void learns_of_other_calls(void)
+{
+	int set = create(), ends[2], i;
+	char octet;
+
+	pair(ends);
+	add(set, ends[0], EPOLLIN);
+	for (i = 0; i < 3; i++) {
+		CHECK(rsend(ends[1], "x", 1, 0) == 1);
+		CHECK(events(ends[0], POLLIN, -1) == POLLIN);
+		CHECK(only(set, ends[0], 0) == EPOLLIN);
+		CHECK(rrecv(ends[0], &octet, 1, 0) == 1);
+		CHECK(only(set, ends[0], i == 0 ? 20 : 0) == 0);
+		CHECK(rsend(ends[1], "y", 1, 0) == 1);
+		CHECK(only(set, ends[0], -1) == EPOLLIN);
+		CHECK(rrecv(ends[0], &octet, 1, 0) == 1);
+		CHECK(only(set, ends[0], 0) == 0);
+	}
+	close_set(set);
+	close_pair(ends);
+}
+
+/* So is an end that another thread makes, at once. */
+static void learns_of_ends(void)
+{
+	enum { TIMES = 8 };
+	int set = create(), ends[TIMES][2], start, i;
+	struct wait wait;
+	pthread_t thread;
+
+	for (i = 0; i < TIMES; i++)
+		pair(ends[i]);
+	start = milliseconds();
+	for (i = 0; i < TIMES; i++) {
+		add(set, ends[i][0], EPOLLIN);
+		CHECK(only(set, ends[i][0], 5) == 0);
+		thread = begin(&wait, set);
+		CHECK(rshutdown(ends[i][0], SHUT_RD) == 0);
+		CHECK(pthread_join(thread, NULL) == 0);
+		CHECK(wait.result == 1 && wait.event.events & EPOLLIN);
+		CHECK(repoll_ctl(set, EPOLL_CTL_DEL, ends[i][0], NULL) == 0);
+	}
+	CHECK(milliseconds() - start < TIMES * 400);
+	close_set(set);
+	for (i = 0; i < TIMES; i++)
+		close_pair(ends[i]);
+}
+
 /* With EPOLLET a connection is reported once for what has come, and not again before more comes. */
 static void reports_edges(void)
 {
 	const uint32_t both = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-	int set = repoll_create(0), ends[2];
+	int set = create(), ends[2];
 	struct wait wait;
 	pthread_t thread;
 	char room[1 << 16] = { 0 };
 	ssize_t count, sent = 0;
 
-	connect_pair(ends, 0);
+	pair(ends);
 	add(set, ends[0], EPOLLIN | EPOLLET);
 	CHECK(only(set, ends[0], 20) == 0);
 	CHECK(rsend(ends[1], "ab", 2, 0) == 2);
@@ -484,7 +569,7 @@ static void *ask(void *of)
 
 static void serves_from_several_threads(void)
 {
-	int set = repoll_create(0), fd = listener(0), pipes[2], i;
+	int set = create(), fd = listener(0), pipes[2], i;
 	struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT, .data.u64 = 0x200000000 + fd };
 	pthread_t threads[WORKERS + CLIENTS];
 
@@ -510,18 +595,58 @@ static void serves_from_several_threads(void)
 	close_set(set);
 }
 
+/* Epoll sets of the kernel that the process has. */
+static int kernel_sets(void)
+{
+	char path[64], name[64];
+	int fd, count = 0;
+
+	for (fd = 0; fd < 4096; fd++) {
+		ssize_t length;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		length = readlink(path, name, sizeof(name) - 1);
+		if (length > 0) {
+			name[length] = 0;
+			count += strstr(name, "eventpoll") != NULL;
+		}
+	}
+	return count;
+}
+
+/* Without memory between the ends, a set of many has one of the kernel for each connection. */
+static void makes_a_crowd(void)
+{
+	struct epoll_event event;
+	int before, set, i;
+
+	for (i = 0; i < CROWD; i++)
+		pair(crowd[i]);
+	before = kernel_sets();
+	set = create();
+	CHECK(repoll_wait(set, &event, 1, 20) == 0);
+	if (strcmp(getenv("DGIWARP_SAME_HOST"), "off") == 0)
+		CHECK(kernel_sets() >= before + CROWD);
+	close_set(set);
+}
+
 int main(int count, char **words)
 {
-	CHECK(count == 2);
+	CHECK(count == 2 || count == 3);
 	set_family(atoi(words[1]) == 6 ? AF_INET6 : AF_INET);
 	repoll_create = function("repoll_create");
 	repoll_ctl = function("repoll_ctl");
 	repoll_wait = function("repoll_wait");
+	many = count == 3;
+	if (many)
+		makes_a_crowd();
 	refuses_what_it_cannot();
 	reports_levels();
 	reports_each_kind_of_socket();
 	mixes_descriptors();
 	forgets_closed_descriptors();
+	learns_of_other_calls();
+	learns_of_ends();
 	reports_edges();
 	wakes_threads();
 	wakes_threads_at_once();

@@ -254,6 +254,19 @@ fn poll_sets_have_rsockets_and_other_descriptors() {
     runs_in_each_way("repoll", include_str!("../c/repoll.c"));
 }
 
+/// Connections of many are found in another way than those of few, and where memory carries them in a third.
+#[test]
+fn poll_sets_have_many_rsockets() {
+    let Some(program) = program("repoll_many", include_str!("../c/repoll.c")) else {
+        return;
+    };
+    for same_host in ["off", "auto"] {
+        let mut command = Command::new("timeout");
+        command.env("DGIWARP_SAME_HOST", same_host);
+        prints_ok(command.args(["120", RUN]).arg(&program).args(["4", "many"]));
+    }
+}
+
 /// A peer that is killed ends calls of each kind, for both ways to it.
 #[test]
 fn a_killed_peer_ends_calls_that_wait() {

@@ -9,14 +9,14 @@ use crate::rsocket::stream::maps::Maps;
 use crate::rsocket::stream::tcp::Tcp;
 use crate::rsocket::wait::{Waiters, now, readable, sleep, waker};
 use dgiwarp::{
-    Access, Buffer, CompChannel, Cq, MAX_INLINE_DATA, Mr, QpAttr, RcOperation, RcOptions, RcQp,
-    RcQpAttr, RcSendWr, RecvWr, Wc, WcStatus,
+    Access, Buffer, CompChannel, Cq, CqWatch, MAX_INLINE_DATA, Mr, QpAttr, RcOperation, RcOptions,
+    RcQp, RcQpAttr, RcSendWr, RecvWr, Wc, WcStatus,
 };
 use dgiwarp_sockets::wire::{IoMap, Sge};
 use dgiwarp_sockets::{Config, Credits, Local, Part, Place, Post, Sent, Shutdown, Stream};
 use nix::errno::Errno;
 use parking_lot::{Mutex, MutexGuard};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -457,6 +457,21 @@ impl Connection {
             }
             slept?;
         }
+    }
+
+    /// A watch of the completions, for a poll set.
+    pub(in crate::rsocket) fn watch(&self) -> Result<CqWatch, Errno> {
+        self.cq.watch().map_err(errno::of)
+    }
+
+    /// Whether there are completions that no call has taken.
+    pub(in crate::rsocket) fn has_completions(&self) -> bool {
+        self.cq.has_completions()
+    }
+
+    /// Readable when the connection did not come up.
+    pub(in crate::rsocket) fn mail(&self) -> BorrowedFd<'_> {
+        self.mailbox.as_fd()
     }
 
     /// As [`progress`](Self::progress), and reads the next target.

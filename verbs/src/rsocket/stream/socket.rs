@@ -36,6 +36,8 @@ pub(in crate::rsocket) struct StreamSocket {
     /// `SO_RCVTIMEO` and `SO_SNDTIMEO` in milliseconds; 0 is none.
     pub(in crate::rsocket) receive_millis: AtomicU32,
     pub(in crate::rsocket) send_millis: AtomicU32,
+    /// Checks by poll sets without an index.
+    pub(in crate::rsocket) checks: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -106,6 +108,7 @@ impl StreamSocket {
             nonblocking: AtomicBool::new(false),
             receive_millis: AtomicU32::new(0),
             send_millis: AtomicU32::new(0),
+            checks: AtomicU32::new(0),
             state: Mutex::new(State {
                 phase,
                 options,

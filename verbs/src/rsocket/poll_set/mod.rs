@@ -1,24 +1,26 @@
 //! Poll sets, `repoll_create(3)`, `repoll_ctl(3)` and `repoll_wait(3)`: epoll(7) on sockets and on other descriptors together.
 //!
-//! The descriptor of a set is that of an epoll set of the kernel, which has the descriptors that are no sockets as its members. The sockets are a list beside
-//! it. A wait checks each of them, then sleeps at all of them and at the kernel's set.
+//! The descriptor of a set is that of an epoll set of the kernel, which has the descriptors that are no sockets as its members. The sockets are beside
+//! it ([`members`]). A wait checks them, then sleeps at them and at the kernel's set.
+
+mod index;
+mod member;
+mod members;
 
 use crate::ffi::fork::ProcessTable;
 use crate::ffi::{minus_one, minus_one_making};
-use crate::rsocket::edges::{Edges, Interest};
 use crate::rsocket::poll::sleep_beside;
+use crate::rsocket::poll_set::member::Member;
+use crate::rsocket::poll_set::members::Members;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::table::Socket;
-use crate::rsocket::wait::{Waiters, now, readable, waker};
-use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT,
-    EPOLLPRI, EPOLLRDHUP, c_int, c_short, epoll_event,
-};
+use crate::rsocket::wait::{now, waker};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, c_int, epoll_event};
 use nix::errno::Errno;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,35 +35,6 @@ pub(super) struct PollSet {
     members: Mutex<Members>,
 }
 
-#[derive(Default)]
-struct Members {
-    sockets: Vec<Member>,
-    /// The kernel's set has had a member.
-    has_others: bool,
-    /// The next report begins with the sockets: they and other descriptors take turns, for callers with room for few events.
-    sockets_first: bool,
-    /// Threads in `repoll_wait`.
-    waiters: Waiters,
-    closed: bool,
-}
-
-/// A socket in a set.
-struct Member {
-    socket: Socket,
-    /// Events to report, as those of poll(2), which have the numbers of epoll(7).
-    events: c_short,
-    /// Reported once for each change of a connection (`EPOLLET`).
-    edge: bool,
-    /// Changes until the last report of a member with `edge`.
-    seen: Option<Edges>,
-    /// Reported once, and then not before `EPOLL_CTL_MOD`.
-    one_shot: bool,
-    /// `false` after the report of a member with `one_shot`.
-    enabled: bool,
-    /// The program's.
-    data: u64,
-}
-
 /// Room for events in the program's memory.
 type Room = [MaybeUninit<epoll_event>];
 
@@ -71,12 +44,6 @@ pub(super) fn forget(socket: &Socket) {
     for set in sets {
         set.remove(socket);
     }
-}
-
-/// Events of which a socket can report a change, of those that a program asked for.
-fn asked(events: u32) -> c_short {
-    let known = u32::try_from(EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP).unwrap_or(0);
-    c_short::try_from(events & known).unwrap_or(0)
 }
 
 impl PollSet {
@@ -97,7 +64,7 @@ impl PollSet {
         let mut members = set.lock();
         members.closed = true;
         members.waiters.wake();
-        let sockets = std::mem::take(&mut members.sockets);
+        let sockets = members.clear();
         drop(members);
         drop(sockets);
         true
@@ -105,8 +72,10 @@ impl PollSet {
 
     fn remove(&self, socket: &Socket) {
         let mut members = self.lock();
-        members.sockets.retain(|it| !it.socket.is(socket));
+        let member = members.remove(socket);
         members.waiters.wake();
+        drop(members);
+        drop(member);
     }
 
     /// Adds, changes or takes out a member.
@@ -120,25 +89,21 @@ impl PollSet {
             return self.control_other(operation, fd, event);
         };
         let mut members = self.lock();
-        let at = members.sockets.iter().position(|it| it.socket.is(&socket));
-        match (operation, at) {
-            (EPOLL_CTL_ADD, Some(_)) => return Err(Errno::EEXIST),
-            (EPOLL_CTL_ADD, None) => {
+        match (operation, members.has(&socket)) {
+            (EPOLL_CTL_ADD, true) => return Err(Errno::EEXIST),
+            (EPOLL_CTL_ADD, false) => {
                 let member = Member::new(socket, event.ok_or(Errno::EFAULT)?);
                 // Closed by another thread meanwhile, which found it in no set.
                 if !member.is_at(fd) {
                     return Err(Errno::EBADF);
                 }
-                members.sockets.push(member);
+                members.add(member);
             }
-            (EPOLL_CTL_MOD | EPOLL_CTL_DEL, None) => return Err(Errno::ENOENT),
-            (EPOLL_CTL_MOD, Some(at)) => {
-                let member = Member::new(socket, event.ok_or(Errno::EFAULT)?);
-                if let Some(slot) = members.sockets.get_mut(at) {
-                    *slot = member;
-                }
+            (EPOLL_CTL_MOD | EPOLL_CTL_DEL, false) => return Err(Errno::ENOENT),
+            (EPOLL_CTL_MOD, true) => {
+                members.replace(Member::new(socket, event.ok_or(Errno::EFAULT)?));
             }
-            (EPOLL_CTL_DEL, Some(at)) => drop(members.sockets.remove(at)),
+            (EPOLL_CTL_DEL, true) => members.withdraw(&socket),
             _ => return Err(Errno::EINVAL),
         }
         // Threads that wait have an older list of sockets.
@@ -167,6 +132,7 @@ impl PollSet {
         let mut members = self.lock();
         if !members.has_others {
             members.has_others = true;
+            members.find_others(self.kernel.as_fd());
             members.waiters.wake();
         }
         Ok(())
@@ -177,11 +143,12 @@ impl PollSet {
         let mut members = self.lock();
         let sockets_first = members.sockets_first;
         members.sockets_first = !sockets_first;
+        let others = members.look(self.kernel.as_fd());
         let mut count = 0;
         if sockets_first {
             count = members.collect(room);
         }
-        if members.has_others {
+        if others {
             match self.collect_others(room.get_mut(count..).unwrap_or_default()) {
                 Ok(more) => count += more,
                 Err(errno) if count == 0 => return Err(errno),
@@ -212,7 +179,7 @@ impl PollSet {
         let start = now();
         let wait = u64::try_from(timeout).ok().map(Duration::from_millis);
         let deadline = wait.map(|wait| start + wait);
-        let polling_time = if self.lock().sockets.iter().any(|it| it.socket.polls()) {
+        let polling_time = if self.lock().polls() {
             settings.polling_time
         } else {
             Duration::ZERO
@@ -228,14 +195,19 @@ impl PollSet {
             }
         }
         loop {
+            let since = now();
             let slept = self.sleep(deadline, &settings);
             let count = self.collect(room)?;
             if count > 0 {
                 return Ok(count);
             }
             slept?;
-            if self.lock().closed || deadline.is_some_and(|it| now() >= it) {
+            let mut members = self.lock();
+            if members.closed || deadline.is_some_and(|it| now() >= it) {
                 return Ok(0);
+            }
+            if now() >= since + settings.wake_up_interval {
+                members.check_all();
             }
         }
     }
@@ -243,95 +215,28 @@ impl PollSet {
     /// Sleeps until a member may have an event, or the members are others.
     fn sleep(&self, deadline: Option<Instant>, settings: &Settings) -> Result<(), Errno> {
         let waker = waker()?;
-        let (sockets, others) = {
+        let (sockets, others, changes) = {
             let mut members = self.lock();
             if members.closed {
                 return Ok(());
             }
+            let Some((sockets, others, changes)) = members.arm(self.kernel.as_raw_fd()) else {
+                return Ok(());
+            };
             members.waiters.add(waker);
-            let enabled = members.sockets.iter().filter(|it| it.enabled);
-            let sockets: Vec<_> = enabled.map(Member::interest).collect();
-            let others = members
-                .has_others
-                .then(|| readable(self.kernel.as_raw_fd()));
-            (sockets, others.into_iter().collect())
+            (sockets, others, changes)
         };
-        let slept = sleep_beside(&sockets, others, deadline, settings);
+        // A change from now on rings; one of before is checked first.
+        let slept = if changes.as_ref().is_none_or(|it| it.begin_sleep()) {
+            sleep_beside(&sockets, others, deadline, settings)
+        } else {
+            Ok(())
+        };
+        if let Some(changes) = changes {
+            changes.end_sleep();
+        }
         self.lock().waiters.remove(waker);
         slept
-    }
-}
-
-impl Member {
-    fn new(socket: Socket, event: epoll_event) -> Self {
-        let one_shot = u32::try_from(EPOLLONESHOT).unwrap_or(0);
-        Self {
-            socket,
-            events: asked(event.events),
-            edge: event.events & EPOLLET.cast_unsigned() != 0,
-            seen: None,
-            one_shot: event.events & one_shot != 0,
-            enabled: true,
-            data: event.u64,
-        }
-    }
-
-    /// Events to wait for.
-    fn interest(&self) -> (Socket, Interest) {
-        let interest = Interest {
-            events: self.events,
-            seen: self.seen,
-        };
-        (self.socket.clone(), interest)
-    }
-
-    /// Events to report now.
-    fn take(&mut self) -> c_short {
-        let (found, edges) = self.socket.check_edges(self.events);
-        let interest = Interest {
-            events: self.events,
-            seen: self.seen,
-        };
-        if !interest.is_met(found, edges) {
-            return 0;
-        }
-        self.seen = edges.filter(|_| self.edge);
-        self.enabled = !self.one_shot;
-        found
-    }
-
-    /// Whether a descriptor is the socket's.
-    fn is_at(&self, fd: RawFd) -> bool {
-        Socket::find(fd).is_some_and(|it| it.is(&self.socket))
-    }
-}
-
-impl Members {
-    /// Takes events of sockets that are there now. Returns their number.
-    fn collect(&mut self, room: &mut Room) -> usize {
-        let mut count = 0;
-        let mut next = 0;
-        for member in &mut self.sockets {
-            let Some(place) = room.get_mut(count) else {
-                break;
-            };
-            next += 1;
-            if !member.enabled {
-                continue;
-            }
-            let found = member.take();
-            if found == 0 {
-                continue;
-            }
-            place.write(epoll_event {
-                events: u32::try_from(found).unwrap_or(0),
-                u64: member.data,
-            });
-            count += 1;
-        }
-        // Sockets behind the last that there was room for come first in the next report.
-        self.sockets.rotate_left(next);
-        count
     }
 }
 
