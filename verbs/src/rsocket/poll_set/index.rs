@@ -70,13 +70,6 @@ enum Due {
     Input,
 }
 
-/// Events of other descriptors that were found with the index.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Found {
-    /// The kernel's set has events.
-    pub(super) kernels: bool,
-}
-
 impl Told {
     fn begin(connection: Arc<Connection>, changes: &Arc<Changes>, key: u64) -> Self {
         let change = Change::new(changes, key);
@@ -272,15 +265,15 @@ impl Index {
         }
     }
 
-    /// Finds the connections of which a check is due.
-    pub(super) fn look(&mut self) -> Found {
-        let mut found = Found::default();
+    /// Finds the connections of which a check is due. Returns whether the kernel's set may have events.
+    pub(super) fn look(&mut self) -> bool {
+        let mut has_others = !self.has_kernels;
         let mut events = [EpollEvent::empty(); EVENTS];
         let ready = self.epoll.wait(&mut events, EpollTimeout::ZERO);
         for event in events.iter().take(ready.unwrap_or(0)) {
             match event.data() {
                 CHANGES => self.changes.settle(),
-                KERNELS => found.kernels = true,
+                KERNELS => has_others = true,
                 key => {
                     if let Some(indexed) = self.connections.get_mut(&key) {
                         mark(&mut self.due, key, indexed, Due::Input);
@@ -302,7 +295,7 @@ impl Index {
                 mark(&mut self.due, *key, indexed, Due::Input);
             }
         }
-        found
+        has_others
     }
 
     /// Takes events of the connections of which a check is due. Returns their number. Connections whose input comes through memory now, which no descriptor announces at as little cost, move

@@ -98,7 +98,7 @@ impl Members {
         self.index.is_some() || self.sockets.iter().any(|it| it.socket.polls())
     }
 
-    /// The kernel's set has members, or there is an index.
+    /// Has the index find the events of the kernel's set, once there are both.
     pub(super) fn find_others(&mut self, kernels: BorrowedFd<'_>) {
         if let Some(index) = self.index.as_mut().filter(|_| self.has_others) {
             index.add_kernels(kernels);
@@ -108,11 +108,8 @@ impl Members {
     /// Finds the connections of the index of which a check is due. Returns whether the kernel's set may have events.
     pub(super) fn look(&mut self, kernels: BorrowedFd<'_>) -> bool {
         self.move_to_index(kernels);
-        let Some(index) = &mut self.index else {
-            return self.has_others;
-        };
-        let found = index.look();
-        self.has_others && (found.kernels || !index.has_kernels())
+        let may_have = self.index.as_mut().is_none_or(Index::look);
+        self.has_others && may_have
     }
 
     /// Moves connections that are not among few to the index.
@@ -182,8 +179,8 @@ impl Members {
             others.push(readable(index.fd()));
             changes = Some(Arc::clone(index.changes()));
         }
-        let is_found = |index: &Index| index.has_kernels();
-        if self.has_others && !self.index.as_ref().is_some_and(is_found) {
+        let is_found = self.index.as_ref().is_some_and(Index::has_kernels);
+        if self.has_others && !is_found {
             others.push(readable(kernels));
         }
         let enabled = self.sockets.iter().filter(|it| it.enabled);
