@@ -4,7 +4,8 @@ use crate::common::each::{compiled, prints_ok};
 use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End, Finish, Ready};
 use crate::common::{RUN, have, scratch, script, succeed};
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -165,6 +166,9 @@ fn iperf3_runs() {
 #[test]
 fn redis_serves_upgraded_and_plain_clients() {
     let test = "sockets_redis";
+    // For a snapshot, which an ordinary user of another namespace writes.
+    let folder = scratch(test);
+    fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
     for place in [Place::Here, Place::Apart] {
         let Some(scene) = Scene::of(test, place, &[("redis-server", "redis-server")]) else {
             return;
@@ -173,7 +177,7 @@ fn redis_serves_upgraded_and_plain_clients() {
         let both = format!("--sockets {line}");
         let ends = [
             server("--sockets redis-server --bind {server} --port {port} --protected-mode no --save 3600 1000000 --dir {program}")
-                .program(&scratch(test))
+                .program(&folder)
                 .finish(Finish::Stopped),
             client(both.leak()).says(&["SET", "GET"]),
             End::client(line).says(&["SET", "GET"]),
