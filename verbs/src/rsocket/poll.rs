@@ -4,7 +4,7 @@ use crate::ffi::poll;
 use crate::rsocket::edges::Interest;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::table::Socket;
-use crate::rsocket::wait::{now, readable, sleep, waker};
+use crate::rsocket::wait::{Polling, now, readable, sleep, waker};
 use libc::{POLLHUP, POLLIN, POLLOUT, c_int, fd_set, pollfd};
 use nix::errno::Errno;
 use std::time::{Duration, Instant};
@@ -36,13 +36,13 @@ pub(super) fn rpoll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, Errno> 
     } else {
         Duration::ZERO
     };
-    let spin_until = start + polling_time.min(wait.unwrap_or(Duration::MAX));
+    let mut polling = Polling::until(start + polling_time.min(wait.unwrap_or(Duration::MAX)));
     loop {
         let ready = check(fds, &watched)?;
         if ready > 0 || timeout == 0 {
             return Ok(ready);
         }
-        if now() >= spin_until {
+        if !polling.goes_on() {
             break;
         }
     }

@@ -163,6 +163,34 @@ pub(super) fn waker() -> Result<RawFd, Errno> {
         .ok_or(Errno::EMFILE)
 }
 
+/// Longest pause between two looks of a call that polls, in rounds of the processor's hint.
+const LONGEST_PAUSE: u32 = 32;
+
+/// A call that polls before it sleeps. It pauses between two looks for longer and longer, up to a microsecond or two: each look takes the lock of the kernel's socket, which then the kernel waits for
+/// with what arrives.
+pub(super) struct Polling {
+    until: Instant,
+    pause: u32,
+}
+
+impl Polling {
+    pub(super) fn until(until: Instant) -> Self {
+        Self { until, pause: 1 }
+    }
+
+    /// Pauses. Returns whether to look once more.
+    pub(super) fn goes_on(&mut self) -> bool {
+        if now() >= self.until {
+            return false;
+        }
+        for _ in 0..self.pause {
+            std::hint::spin_loop();
+        }
+        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+        true
+    }
+}
+
 /// A descriptor to wait at.
 pub(super) fn readable(fd: RawFd) -> pollfd {
     pollfd {

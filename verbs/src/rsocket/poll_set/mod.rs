@@ -14,7 +14,7 @@ use crate::rsocket::poll_set::member::Member;
 use crate::rsocket::poll_set::members::Members;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::table::Socket;
-use crate::rsocket::wait::{now, waker};
+use crate::rsocket::wait::{Polling, now, waker};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, c_int, epoll_event};
 use nix::errno::Errno;
 use parking_lot::{Mutex, MutexGuard};
@@ -184,13 +184,13 @@ impl PollSet {
         } else {
             Duration::ZERO
         };
-        let spin_until = start + polling_time.min(wait.unwrap_or(Duration::MAX));
+        let mut polling = Polling::until(start + polling_time.min(wait.unwrap_or(Duration::MAX)));
         loop {
             let count = self.collect(room)?;
             if count > 0 || timeout == 0 {
                 return Ok(count);
             }
-            if now() >= spin_until {
+            if !polling.goes_on() {
                 break;
             }
         }

@@ -7,7 +7,7 @@ use crate::rsocket::events::Mailbox;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::stream::maps::Maps;
 use crate::rsocket::stream::tcp::Tcp;
-use crate::rsocket::wait::{Waiters, now, readable, sleep, waker};
+use crate::rsocket::wait::{Polling, Waiters, now, readable, sleep, waker};
 use dgiwarp::{
     Access, Buffer, CompChannel, Cq, CqWatch, MAX_INLINE_DATA, Mr, QpAttr, RcOperation, RcOptions,
     RcQp, RcQpAttr, RcSendWr, RecvWr, Wc, WcStatus,
@@ -430,7 +430,7 @@ impl Connection {
     ) -> Result<(), Errno> {
         // Also while the thread polls: the background thread would take what comes, at the cost of a wake-up for each message.
         self.channel.begin_wait();
-        let spin_until = now() + self.settings.polling_time;
+        let mut polling = Polling::until(now() + self.settings.polling_time);
         loop {
             let mut data = self.data.lock();
             self.advance(&mut data);
@@ -438,7 +438,7 @@ impl Connection {
                 return Ok(());
             }
             drop(data);
-            if now() >= spin_until {
+            if !polling.goes_on() {
                 break;
             }
         }
