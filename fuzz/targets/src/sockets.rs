@@ -23,7 +23,9 @@ pub fn sockets(data: &[u8]) {
     };
     let config = Config {
         send_octets: 2048 + u32::from(size[0]) * 16,
+        most_send_octets: u32::from(size[2]) * 64,
         receive_octets: 2 + u32::from(size[1]) * 16,
+        most_receive_octets: u32::from(size[0]) * 64,
         send_entries: size[2].into(),
         receive_entries: size[3].into(),
         io_maps: (size[2] & 3).into(),
@@ -167,7 +169,7 @@ impl End {
         match post.part {
             Part::Inline => assert!(post.octets <= self.config.inline),
             Part::Buffer { at, first, rest } => {
-                assert!(at + first <= self.config.send_octets && rest <= at);
+                assert!(at + first <= self.config.most_send_octets && rest <= at);
                 assert_eq!(first + rest, post.octets);
             }
         }
@@ -178,11 +180,11 @@ impl End {
         assert_eq!(Sent::from_id(id.to_id()), Some(id));
         self.sent.push(id);
         let octets: u64 = self.sent.iter().map(|it| octets_of(*it)).sum();
-        assert!(octets <= self.config.send_octets.into());
+        assert!(octets <= self.config.most_send_octets.into());
     }
 
     fn check(&self) {
-        let size = self.config.receive_octets as usize;
+        let size = self.config.most_receive_octets as usize;
         assert!(self.stream.buffered() <= size);
         let (at, octets) = self.stream.front(0);
         assert!(at + octets <= size);

@@ -9,7 +9,10 @@ use std::collections::VecDeque;
 /// The receiving half.
 #[derive(Debug)]
 pub(super) struct Incoming {
+    /// Octets of the buffer that are used.
     size: u32,
+    /// Octets that may be.
+    most: u32,
     /// Byte order of this host, which messages are sent in.
     order: ByteOrder,
     /// Byte order of the peer, whose memory targets are written to.
@@ -44,6 +47,7 @@ impl Incoming {
         let half = config.receive_octets / 2;
         Self {
             size: config.receive_octets,
+            most: config.most_receive_octets,
             order: config.order,
             peer_order: peer.order,
             buffer: Place {
@@ -122,7 +126,23 @@ impl Incoming {
         self.free >= self.size / 2 || overdue
     }
 
+    /// Doubles the buffer where the peer has used up all that was advertised, and the part of it that is advertised next begins it anew: the new part comes first.
+    fn grow(&mut self) {
+        let is_due = self.granted == 0 && self.free_at == 0 && self.free >= self.size / 2;
+        if !is_due || self.size > self.most / 2 {
+            return;
+        }
+        // Octets that wait, if any, end where the new part begins.
+        if self.at == 0 {
+            self.at = self.size;
+        }
+        self.free_at = self.size;
+        self.free += self.size;
+        self.size *= 2;
+    }
+
     pub(super) fn credits(&mut self) -> Credits {
+        self.grow();
         let half = self.size / 2;
         self.due = self.sequence.wrapping_add(self.entries / 2);
         let limit = self.sequence.wrapping_add(self.entries);

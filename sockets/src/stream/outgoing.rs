@@ -7,8 +7,11 @@ use crate::wire::{ByteOrder, ConnectionData, IoMap, MAX_VALUE, Message, Sge};
 /// Entries of the send queue that a Write with its message takes.
 const ENTRIES: u16 = 2;
 
-/// A message is short up to this part of the send buffer.
-const SHORT: u32 = 16;
+/// Octets of a short message, which is no more than a sixteenth of the send buffer.
+const LONGEST_SHORT: u32 = 8 << 10;
+
+/// Octets of the send buffer, no more than half of it, that are in use while messages make no completion.
+const MOST_UNSIGNALED: u32 = 64 << 10;
 
 /// Messages of data fewer than the peer's credits that are sent at once: control messages need receives of the peer's too.
 const RESERVE: u16 = 4;
@@ -47,11 +50,11 @@ pub(super) struct Outgoing {
 impl Outgoing {
     pub(super) fn new(config: &Config, peer: &ConnectionData) -> Self {
         Self {
-            size: config.send_octets,
+            size: config.most_send_octets,
             inline: config.inline,
             order: config.order,
             at: 0,
-            free: config.send_octets,
+            free: config.most_send_octets,
             entries: config.send_entries,
             queue: config.send_entries,
             unsignaled: (0, 0),
@@ -131,13 +134,14 @@ impl Outgoing {
         Part::Buffer { at, first, rest }
     }
 
-    /// The completion that a message of so many octets makes, whose room is taken already. Short ones make none while more than half of all room is free: each costs an
+    /// The completion that a message of so many octets makes, whose room is taken already. Short ones make none while little room is used: each costs an
     /// acknowledgement of the peer's.
     fn completion(&mut self, octets: u32) -> Option<Sent> {
         let (before, entries) = self.unsignaled;
         let (octets_in_all, entries) = (before + octets, entries + ENTRIES);
-        let is_short = octets <= self.size / SHORT;
-        let is_room_left = self.has_room() && self.free >= self.size / 2;
+        let is_short = octets <= LONGEST_SHORT.min(self.size / 16);
+        let used = self.size - self.free;
+        let is_room_left = self.has_room() && used <= MOST_UNSIGNALED.min(self.size / 2);
         if is_short && is_room_left && self.entries >= self.queue / 2 {
             self.unsignaled = (octets_in_all, entries);
             return None;
@@ -228,6 +232,10 @@ impl Outgoing {
 
     pub(super) fn completed(&mut self, octets: u32, entries: u16) {
         self.free = self.free.saturating_add(octets).min(self.size);
+        if self.free == self.size {
+            // A program that sends little uses the same memory again.
+            self.at = 0;
+        }
         self.entries = self.entries.saturating_add(entries);
     }
 }

@@ -57,8 +57,8 @@ impl End {
             stream: Stream::new(&config, &LOCAL, &Stream::introduction(&peer, &LOCAL).emit())
                 .unwrap(),
             config,
-            send_buffer: vec![0; config.send_octets as usize],
-            receive_buffer: vec![0; config.receive_octets as usize],
+            send_buffer: vec![0; config.most_send_octets as usize],
+            receive_buffer: vec![0; config.most_receive_octets as usize],
             targets: [0; 2 * Sge::LEN],
             wire: VecDeque::new(),
             completions: VecDeque::new(),
@@ -211,15 +211,26 @@ fn config() -> impl Strategy<Value = Config> {
     (
         2048..9000_u32,
         2..9000_u32,
+        (0..20_000_u32, 0..40_000_u32),
         16..40_u16,
         16..40_u16,
         0..128_u32,
         order,
     )
         .prop_map(
-            |(send_octets, receive_octets, send_entries, receive_entries, inline, order)| Config {
+            |(
                 send_octets,
                 receive_octets,
+                (most_send_octets, most_receive_octets),
+                send_entries,
+                receive_entries,
+                inline,
+                order,
+            )| Config {
+                send_octets,
+                most_send_octets,
+                receive_octets,
+                most_receive_octets,
                 send_entries,
                 receive_entries,
                 io_maps: 0,
@@ -333,7 +344,7 @@ proptest! {
                 stream.handle_target(target);
             }
             let (at, some) = stream.front(0);
-            prop_assert!(at + some <= config.in_range().receive_octets as usize);
+            prop_assert!(at + some <= config.in_range().most_receive_octets as usize);
             stream.take(octets);
         }
     }

@@ -16,7 +16,9 @@ const LOCAL: Local = Local {
 fn config() -> Config {
     Config {
         send_octets: 4096,
+        most_send_octets: 4096,
         receive_octets: 8192,
+        most_receive_octets: 8192,
         send_entries: 16,
         receive_entries: 16,
         io_maps: 3,
@@ -106,9 +108,7 @@ fn data_follow_the_target_and_the_send_buffer_wraps() {
     assert_eq!(stream.send(1), None);
     // A short message makes no completion while there is room, and is free with the next one.
     assert_eq!(short.id, None);
-    for sent in [long.id, rest.id].into_iter().flatten() {
-        stream.handle_sent(sent);
-    }
+    stream.handle_sent(long.id.unwrap());
     // The target has 4,096 - 3,064 octets left.
     let end = stream.send(2000).unwrap();
     assert_eq!(end.octets, 1032);
@@ -120,9 +120,7 @@ fn data_follow_the_target_and_the_send_buffer_wraps() {
             rest: 0
         }
     );
-    assert!(!stream.is_quiet());
-    stream.handle_sent(end.id.unwrap());
-    assert!(stream.is_quiet());
+    stream.handle_sent(rest.id.unwrap());
     assert_eq!(stream.send(1), None);
     assert_eq!(stream.wants_target(), Some(1));
     assert!(!stream.handle_target(&[0; Sge::LEN]));
@@ -151,6 +149,29 @@ fn data_follow_the_target_and_the_send_buffer_wraps() {
         Place {
             addr: 0x11_000,
             key: 9
+        }
+    );
+    assert!(!stream.is_quiet());
+    stream.handle_sent(end.id.unwrap());
+    assert!(stream.is_quiet());
+    // A buffer that is all free is used from its beginning.
+    let long = stream.send(2000).unwrap();
+    assert_eq!(
+        long.part,
+        Part::Buffer {
+            at: 84,
+            first: 2000,
+            rest: 0
+        }
+    );
+    stream.handle_sent(long.id.unwrap());
+    let again = stream.send(1000).unwrap();
+    assert_eq!(
+        again.part,
+        Part::Buffer {
+            at: 0,
+            first: 1000,
+            rest: 0
         }
     );
 }
@@ -383,4 +404,64 @@ fn hosts_of_other_byte_order_are_written_to_in_theirs() {
         .unwrap();
     assert_eq!(it.buffered(), 9);
     assert_eq!(it.send(3).unwrap().message, Some(message(Message::Data(3))));
+}
+
+/// Takes what has come, and sends the credits that are due.
+fn drain(stream: &mut Stream) -> Vec<Sge> {
+    stream.take(usize::MAX);
+    std::iter::from_fn(|| {
+        let credits = stream.poll_credits()?;
+        stream.handle_sent(Sent::Control);
+        Some(credits.target)
+    })
+    .flatten()
+    .map(|(_, target)| Sge::parse(&target, ByteOrder::Little))
+    .collect()
+}
+
+#[test]
+fn the_receive_buffer_grows_as_the_peer_uses_all_of_it() {
+    let growing = Config {
+        most_receive_octets: 40_000,
+        ..config()
+    };
+    let peer = Stream::introduction(&config(), &LOCAL);
+    let target = |offset: u64, length| Sge {
+        addr: 0x10_000 + offset,
+        key: 8,
+        length,
+    };
+    let mut it = Stream::new(&growing, &LOCAL, &peer.emit()).unwrap();
+    assert_eq!(drain(&mut it), [target(4096, 4096)]);
+    // A peer that leaves some of it: the halves take turns.
+    for (octets, at) in [(4096, 0), (4096, 4096), (4096, 0)] {
+        it.handle_message(&message(Message::Data(octets))).unwrap();
+        assert_eq!(drain(&mut it), [target(at, 4096)]);
+    }
+    it.handle_message(&message(Message::Data(4096))).unwrap();
+    it.handle_message(&message(Message::Data(4096))).unwrap();
+    // The first half was used in between, so the second comes first.
+    let targets = drain(&mut it);
+    assert_eq!(targets, [target(4096, 4096), target(0, 4096)]);
+    it.handle_message(&message(Message::Data(4096))).unwrap();
+    assert_eq!(drain(&mut it), [target(4096, 4096)]);
+    it.handle_message(&message(Message::Data(4096))).unwrap();
+    it.handle_message(&message(Message::Data(4096))).unwrap();
+    assert_eq!(it.front(0), (0, 8192));
+    // Twice the buffer, its new part first.
+    let targets = drain(&mut it);
+    assert_eq!(targets, [target(8192, 8192), target(0, 8192)]);
+    it.handle_message(&message(Message::Data(8192))).unwrap();
+    assert_eq!(it.front(0), (8192, 8192));
+    it.handle_message(&message(Message::Data(8000))).unwrap();
+    assert_eq!(it.front(8192), (0, 8000));
+    assert_eq!(drain(&mut it), [target(8192, 8192)]);
+    it.handle_message(&message(Message::Data(192))).unwrap();
+    it.handle_message(&message(Message::Data(8192))).unwrap();
+    assert_eq!(drain(&mut it), [target(16_384, 16_384), target(0, 16_384)]);
+    for length in [16_384, 16_384] {
+        it.handle_message(&message(Message::Data(length))).unwrap();
+    }
+    // Not beyond its limit.
+    assert_eq!(drain(&mut it), [target(16_384, 16_384), target(0, 16_384)]);
 }

@@ -218,9 +218,15 @@ fn set_socket(stream: &Arc<StreamSocket>, name: c_int, number: c_int) -> Result<
     let options = &mut state.options;
     match name {
         SO_REUSEADDR => options.reuse = on,
-        SO_RCVBUF if !has_memory => options.sizes.receive_octets = asked.saturating_mul(2),
+        SO_RCVBUF if !has_memory => {
+            let octets = asked.saturating_mul(2);
+            options.sizes.receive_octets = octets;
+            options.sizes.most_receive_octets = octets;
+        }
         SO_SNDBUF if !has_memory => {
-            options.sizes.send_octets = send_octets(asked.saturating_mul(2));
+            let octets = send_octets(asked.saturating_mul(2));
+            options.sizes.send_octets = octets;
+            options.sizes.most_send_octets = octets;
         }
         SO_RCVBUF | SO_SNDBUF => {}
         SO_LINGER => options.lingers = on,

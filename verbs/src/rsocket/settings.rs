@@ -9,6 +9,9 @@ use std::time::Duration;
 /// Folder of the files.
 const FOLDER: &str = "/etc/rdma/rsocket";
 
+/// Octets of a send buffer, and of a receive buffer that has grown.
+const MOST: u32 = 1 << 20;
+
 /// Defaults of new sockets, and times of waiting calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
@@ -22,7 +25,12 @@ pub(super) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            sizes: Config::default(),
+            sizes: Config {
+                // Rdma-core has 128 KiB for each: a stream then waits for each 64 KiB, which hardware takes in microseconds. Memory is used as it is needed.
+                most_send_octets: MOST,
+                most_receive_octets: MOST,
+                ..Config::default()
+            },
             // Rdma-core has 10, which hardware answers in. Here a message takes about as long, and one that comes later than that costs both ends a sleep.
             polling_time: Duration::from_micros(50),
             wake_up_interval: Duration::from_millis(500),
@@ -52,11 +60,15 @@ impl Settings {
         };
         let default = Self::default();
         let sizes = default.sizes;
+        let send = number("wmem_default").map(send_octets);
+        let receive = number("mem_default").map(|n| n.max(2));
         let millis = |n: u32| Duration::from_millis(n.max(1).into());
         Self {
             sizes: Config {
-                receive_octets: number("mem_default").map_or(sizes.receive_octets, |n| n.max(2)),
-                send_octets: number("wmem_default").map_or(sizes.send_octets, send_octets),
+                receive_octets: receive.unwrap_or(sizes.receive_octets),
+                most_receive_octets: receive.unwrap_or(sizes.most_receive_octets),
+                send_octets: send.unwrap_or(sizes.send_octets),
+                most_send_octets: send.unwrap_or(sizes.most_send_octets),
                 send_entries: short("sqsize_default", sizes.send_entries),
                 receive_entries: short("rqsize_default", sizes.receive_entries),
                 io_maps: short("iomap_size", sizes.io_maps),

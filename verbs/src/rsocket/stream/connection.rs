@@ -128,8 +128,8 @@ impl Connection {
         let lists = index(Config::TARGETS) * Sge::LEN + usize::from(config.io_maps) * IoMap::LEN;
         let receive_at = lists.next_multiple_of(64);
         let buffer = |octets| Buffer::zeroed(octets).map_err(|error| errno::of_io(&error));
-        let private = buffer(index(config.send_octets) + receives * MESSAGE)?;
-        let shared = buffer(receive_at + index(config.receive_octets))?;
+        let private = buffer(index(config.most_send_octets) + receives * MESSAGE)?;
+        let shared = buffer(receive_at + index(config.most_receive_octets))?;
         let register = |buffer: &Buffer, access| device.pd.register(buffer.region(), access);
         let private_mr = register(&private, Access::LOCAL_WRITE).map_err(failed)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -233,7 +233,7 @@ impl Connection {
     }
 
     fn message_at(&self, n: usize) -> usize {
-        index(self.config.send_octets) + n * MESSAGE
+        index(self.config.most_send_octets) + n * MESSAGE
     }
 
     fn post_receive(&self, n: usize) -> Result<(), Errno> {
