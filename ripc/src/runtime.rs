@@ -15,7 +15,7 @@ use tokio::task::yield_now;
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::driver::{Driver, Turned};
-use crate::endpoint::service::Request;
+use crate::endpoint::service::{Reply, Request};
 use crate::error::Error;
 use crate::payload::Payload;
 use crate::status::{Code, Status};
@@ -67,8 +67,9 @@ impl Drive {
 }
 
 impl Endpoint {
-    /// Serves a service with a handler whose futures run in a runtime of tokio, which drives the endpoint where its I/O is enabled and no other does. A future is
-    /// polled first where the call came in, and goes on in a task of its own where it has to wait. It is dropped when its call is cancelled.
+    /// Serves a service with a handler whose futures run in a runtime of tokio, which drives the endpoint where its I/O is enabled and no other does. The handler may
+    /// take the streams of its call and an allocator from the [`Reply`]; the result of its future is the reply. A future is polled first where the call came in, and
+    /// goes on in a task of its own where it has to wait. It is dropped when its call is cancelled.
     ///
     /// # Errors
     /// As [`serve`](Self::serve).
@@ -76,7 +77,7 @@ impl Endpoint {
         &self,
         service: &str,
         runtime: Handle,
-        handler: impl Fn(Request) -> F + Send + Sync + 'static,
+        handler: impl Fn(Request, &mut Reply) -> F + Send + Sync + 'static,
     ) -> Result<(), Error>
     where
         F: Future<Output = Result<Payload, Status>> + Send + 'static,
@@ -84,20 +85,8 @@ impl Endpoint {
         let executor = runtime.clone();
         self.serve_deferred(service, move |request, mut reply| {
             let entered = executor.enter();
-            let answer = handler(request);
-            let mut execution = Box::pin(async move {
-                let result = {
-                    let mut answer = pin!(answer);
-                    poll_fn(|context| match answer.as_mut().poll(context) {
-                        Poll::Pending => reply
-                            .poll_cancelled(context)
-                            .map(|()| Err(Status::new(Code::Cancelled, "cancelled by the caller"))),
-                        ready => ready,
-                    })
-                    .await
-                };
-                reply.send(result);
-            });
+            let answer = handler(request, &mut reply);
+            let mut execution = Box::pin(execute(answer, reply));
             let mut context = Context::from_waker(Waker::noop());
             let first = execution.as_mut().poll(&mut context);
             drop(entered);
@@ -108,6 +97,21 @@ impl Endpoint {
         Drive::default().ensure(self, &runtime);
         Ok(())
     }
+}
+
+/// Replies with the result of a handler, which is dropped where its call is cancelled before.
+async fn execute(answer: impl Future<Output = Result<Payload, Status>>, mut reply: Reply) {
+    let result = {
+        let mut answer = pin!(answer);
+        poll_fn(|context| match answer.as_mut().poll(context) {
+            Poll::Pending => reply
+                .poll_cancelled(context)
+                .map(|()| Err(Status::new(Code::Cancelled, "cancelled by the caller"))),
+            ready => ready,
+        })
+        .await
+    };
+    reply.send(result);
 }
 
 /// A driver whose descriptor the runtime watches.

@@ -67,7 +67,7 @@ pub fn serve<F>(
 where
     F: Future<Output = Result<Payload, Status>> + Send + 'static,
 {
-    endpoint.serve_async(name, runtime, move |request| handler(Call(request)))
+    endpoint.serve_async(name, runtime, move |request, _| handler(Call(request)))
 }
 
 /// The reply of a result.

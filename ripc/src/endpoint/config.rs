@@ -96,4 +96,11 @@ impl Config {
             ..Self::default()
         }
     }
+
+    /// The settings without a group: services are neither announced nor resolved in it.
+    #[must_use]
+    pub fn without_group(mut self) -> Self {
+        self.group = None;
+        self
+    }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_ripc::{CallOptions, Code, Endpoint, MethodId, Payload, PendingCall, Status};
 
-use super::{ECHO, SOON, client_of, config, octets, serve, server_config};
+use super::{Config, ECHO, SOON, client_of, octets, serve, server_config};
 
 fn patient() -> CallOptions {
     CallOptions::timeout(SOON)
@@ -22,7 +22,7 @@ fn payloads_of_all_lengths_come_back() {
         assert!(payload.metadata.insert("seen", b"yes"));
         Ok(payload)
     });
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let echo = client_of(&endpoint, &server, "echo");
     for length in [
         0,
@@ -52,7 +52,7 @@ fn payloads_of_all_lengths_come_back() {
 #[test]
 fn many_threads_call_at_a_time() {
     let server = serve(server_config(), "echo", |request| Ok(request.payload));
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let threads: Vec<_> = (0..8_u8)
         .map(|thread| {
             let echo = client_of(&endpoint, &server, "echo");
@@ -81,7 +81,7 @@ fn errors_of_the_service_and_of_the_endpoint_have_their_codes() {
             _ => Ok((0..65).fold(Payload::new(), |payload, _| payload.and_short("x"))),
         }
     });
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let strange = client_of(&endpoint, &server, "strange");
     let call = |method| strange.call(MethodId::new(method), Payload::new(), &patient());
     assert_eq!(
@@ -108,7 +108,7 @@ fn an_address_where_nobody_listens_fails_at_once_and_the_next_one_serves() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = free.local_addr().unwrap();
     drop(free);
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let begun = Instant::now();
     let lost = endpoint.client("echo".parse().unwrap(), vec![nobody]);
     let status = lost.call(ECHO, Payload::new(), &patient()).unwrap_err();
@@ -132,7 +132,7 @@ fn a_stranger_is_no_server() {
             let _ = std::io::Write::write_all(&mut stream, &[b'?'; 200]);
         }
     });
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let stranger = endpoint.client("echo".parse().unwrap(), vec![address]);
     let status = stranger.call(ECHO, Payload::new(), &patient()).unwrap_err();
     assert_eq!(status.code, Code::Unavailable, "{status}");
@@ -151,7 +151,7 @@ fn a_call_ends_by_its_deadline_and_a_late_one_does_not_begin() {
         let _ = released.lock().unwrap().recv_timeout(SOON);
         Ok(Payload::new())
     });
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let slow = client_of(&endpoint, &server, "slow");
     let running = slow.begin(ECHO, Payload::new(), &patient()).unwrap();
     while begun.load(Ordering::SeqCst) == 0 {
@@ -190,7 +190,7 @@ fn a_cancelled_call_is_not_executed_or_learns_it() {
         }
         Ok(Payload::short([u8::from(request.is_cancelled())]))
     });
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let waiting = client_of(&endpoint, &server, "waiting");
     let begin = |name: &str| {
         waiting
@@ -225,7 +225,7 @@ fn overload_is_refused_and_what_was_taken_is_done() {
         }
         Ok(Payload::new())
     });
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let busy = client_of(&endpoint, &server, "busy");
     let first = busy.begin(ECHO, Payload::new(), &patient()).unwrap();
     while executed.load(Ordering::SeqCst) == 0 {
@@ -257,7 +257,7 @@ fn overload_is_refused_and_what_was_taken_is_done() {
 fn a_server_that_is_started_again_gets_idempotent_calls_only() {
     let server = serve(server_config(), "echo", |_| Ok(Payload::short("old")));
     let address = server.local_addr().unwrap();
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let echo = endpoint.client("echo".parse().unwrap(), vec![address]);
     assert!(echo.call(ECHO, Payload::new(), &patient()).is_ok());
     assert!(server.close(SOON));
@@ -273,12 +273,12 @@ fn a_server_that_is_started_again_gets_idempotent_calls_only() {
 #[test]
 fn a_handler_may_call() {
     let inner = serve(server_config(), "inner", |request| Ok(request.payload));
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let nested = client_of(&endpoint, &inner, "inner");
     let outer = serve(server_config(), "outer", move |request| {
         nested.call(request.method, request.payload, &patient())
     });
-    let caller = Endpoint::open(config()).unwrap();
+    let caller = Endpoint::open(Config::default().without_group()).unwrap();
     let calls = client_of(&caller, &outer, "outer");
     for _ in 0..20 {
         let reply = calls
@@ -319,7 +319,7 @@ fn a_call_is_awaited_without_a_thread() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = free.local_addr().unwrap();
     drop(free);
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let both = vec![nobody, server.local_addr().unwrap()];
     let echo = endpoint.client("echo".parse().unwrap(), both);
     for length in [3, 100_000] {
@@ -343,7 +343,7 @@ fn handlers_that_reply_later_hold_no_thread() {
         took.lock().unwrap().send((request, reply)).unwrap();
     };
     server.serve_deferred("later", later).unwrap();
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let client = client_of(&endpoint, &server, "later");
     let begin = || client.begin(ECHO, Payload::new(), &patient()).unwrap();
     let calls = [begin(), begin(), begin()];
@@ -383,7 +383,7 @@ fn a_task_learns_that_the_time_of_its_call_is_over() {
         took.lock().unwrap().send((request, reply)).unwrap();
     };
     server.serve_deferred("never", never).unwrap();
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let client = client_of(&endpoint, &server, "never");
     let short = CallOptions::timeout(Duration::from_millis(50));
     let status = block_on(client.call_async(ECHO, Payload::new(), &short));
@@ -413,7 +413,7 @@ fn a_task_that_is_replaced_may_own_calls() {
         took.lock().unwrap().send((request, reply)).unwrap();
     };
     server.serve_deferred("never", never).unwrap();
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let client = client_of(&endpoint, &server, "never");
     let (done, over) = mpsc::channel();
     // A lock that is taken twice would hold the thread.

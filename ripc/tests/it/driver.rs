@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use dgiwarp_ripc::{CallOptions, Driver, Endpoint, Payload, Reply, Request, Status, Turned};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{ECHO, SOON, client_of, config, octets, serve, server_config};
+use super::{Config, ECHO, SOON, client_of, octets, serve, server_config};
 
 fn patient() -> CallOptions {
     CallOptions::timeout(SOON)
@@ -89,7 +89,7 @@ fn handlers_run_in_the_loop_and_awaited_calls_end() {
         seen.lock().unwrap().push(thread::current().id());
         echo(request, reply);
     });
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let client = client_of(&endpoint, &server, "echo");
     let mut drivers = [&endpoint, &server].map(driver_of);
     let (report, id) = mpsc::channel::<ThreadId>();
@@ -124,7 +124,7 @@ fn threads_that_wait_and_handlers_that_hold_their_thread_go_beside_a_loop() {
             echo(request, reply);
         })
         .unwrap();
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let mut drivers = [&endpoint, &server].map(driver_of);
     let looping = thread::spawn(move || run(&mut drivers, &AtomicBool::new(false)));
     thread::scope(|scope| {
@@ -164,7 +164,7 @@ fn exchange(endpoint: &Endpoint, server: &Endpoint) {
 #[test]
 fn a_loop_that_never_comes_is_replaced() {
     let server = serve_deferred(echo);
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let _drivers = [&endpoint, &server].map(driver_of);
     exchange(&endpoint, &server);
 }
@@ -172,7 +172,7 @@ fn a_loop_that_never_comes_is_replaced() {
 #[test]
 fn a_loop_that_stops_is_replaced_until_it_comes_again() {
     let server = serve_deferred(echo);
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let mut drivers = [&endpoint, &server].map(driver_of);
     for _ in 0..3 {
         for driver in &mut drivers {
@@ -204,7 +204,7 @@ fn a_handler_that_holds_the_loop_holds_up_no_other_call() {
     });
     let mut drivers = [driver_of(&server)];
     let looping = thread::spawn(move || run(&mut drivers, &AtomicBool::new(false)));
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let client = client_of(&endpoint, &server, "echo");
     let held = client.begin(ECHO, Payload::short("held"), &patient());
     let held = held.unwrap();
@@ -222,7 +222,7 @@ fn a_handler_that_holds_the_loop_holds_up_no_other_call() {
 #[test]
 fn an_endpoint_has_one_driver_at_a_time_and_threads_without() {
     let server = serve_deferred(echo);
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     assert!(!endpoint.has_driver());
     for _ in 0..3 {
         let mut drivers = [&endpoint, &server].map(driver_of);
@@ -242,7 +242,7 @@ fn an_endpoint_has_one_driver_at_a_time_and_threads_without() {
 
 #[test]
 fn a_driver_ends_with_its_endpoint() {
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let mut drivers = [driver_of(&endpoint)];
     let (report, reported) = mpsc::channel();
     let looping = thread::spawn(move || {

@@ -13,7 +13,7 @@ use dgiwarp::{
 use dgiwarp_ripc::{CallOptions, Code, Endpoint, Payload, Reply, ServiceId};
 
 use super::streams::block_on;
-use super::{ECHO, SOON, client_of, config, serve, server_config};
+use super::{Config, ECHO, SOON, client_of, serve, server_config};
 
 const ROOM: usize = 8192;
 const RECEIVES: usize = 16;
@@ -167,7 +167,7 @@ fn each_violation_ends_its_connection_and_no_other() {
     });
     server.open_inbox("4").unwrap();
     let address = server.local_addr().unwrap();
-    let good = Endpoint::open(config()).unwrap();
+    let good = Endpoint::open(Config::default().without_group()).unwrap();
     let echo = client_of(&good, &server, "echo");
     assert!(echo.call(ECHO, Payload::new(), &patient()).is_ok());
 
@@ -345,7 +345,7 @@ fn a_server_that_lies_about_a_window_is_left() {
     ];
     for (name, lie) in lies {
         let (address, server) = evil_server(lie);
-        let endpoint = Endpoint::open(config()).unwrap();
+        let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
         let service = endpoint.client("evil".parse().unwrap(), vec![address]);
         let options = CallOptions::timeout(SOON).and_room(4096);
         let call = service.begin(ECHO, Payload::new(), &options).unwrap();
@@ -373,7 +373,7 @@ fn a_window_is_withdrawn_before_the_reply_is_given_out() {
         let sges = [raw.mr.sge(..16)];
         let _ = raw.qp.post_send(&[RcSendWr::new(3, write, &sges)]);
     });
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let service = endpoint.client("evil".parse().unwrap(), vec![address]);
     let options = CallOptions::timeout(SOON).and_room(4096);
     let reply = service.call(ECHO, Payload::new(), &options).unwrap();
@@ -397,7 +397,7 @@ fn a_reply_into_a_false_window_harms_its_caller_alone() {
     message.extend(window(1, 0x1234_5600, 0x1000, 1 << 20));
     raw.send(&message);
     assert!(raw.is_ended());
-    let good = Endpoint::open(config()).unwrap();
+    let good = Endpoint::open(Config::default().without_group()).unwrap();
     let blob = client_of(&good, &server, "blob");
     let reply = blob.call(ECHO, Payload::new(), &patient()).unwrap();
     assert_eq!(reply.items[0].len(), 100_000);
@@ -478,7 +478,7 @@ fn a_server_that_breaks_the_rules_of_a_stream_is_left() {
             raw.send(&part(1, 0, number, &[7; 8000]));
         }
     });
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let client = endpoint.client("evil".parse().unwrap(), vec![address]);
     // It is older than streams: its hello grants none.
     let failed = block_on(client.open(ECHO, Payload::new(), &patient(), true));
@@ -591,7 +591,7 @@ fn a_call_whose_stream_was_lost_is_not_sent_again() {
             }
         }
     });
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let client = endpoint.client("lost".parse().unwrap(), vec![address]);
     let mut call = block_on(client.open(ECHO, Payload::new(), &patient(), false)).unwrap();
     let first = block_on(call.receiver.receive());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dgiwarp_ripc::{CallOptions, Code, Endpoint, Item, MethodId, Payload};
 
-use super::{ECHO, SOON, client_of, config, octets, serve, server_config};
+use super::{Config, ECHO, SOON, client_of, octets, serve, server_config};
 
 const LENGTH: usize = 5 << 20;
 
@@ -20,7 +20,7 @@ fn a_reply_is_written_where_the_caller_has_room_and_else_read() {
             Ok(Payload::long(block).and_short("end"))
         })
         .unwrap();
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let blobs = client_of(&endpoint, &server, "blobs");
     for (kib, rooms) in [
         (5 << 10, vec![]),
@@ -49,7 +49,7 @@ fn requests_are_read_by_the_server() {
         let sum: u64 = request.payload.items.iter().map(sum).sum();
         Ok(Payload::short(sum.to_be_bytes()))
     });
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let sums = client_of(&endpoint, &server, "sum");
     let block = endpoint.block(LENGTH).unwrap();
     block.write(0, &octets(LENGTH)).unwrap();
@@ -69,7 +69,7 @@ fn an_item_over_the_limit_is_refused() {
     let mut small = server_config();
     small.limits.item = 1 << 20;
     let server = serve(small, "small", |request| Ok(request.payload));
-    let mut small = config();
+    let mut small = Config::default().without_group();
     small.limits.item = 1 << 10;
     let endpoint = Endpoint::open(small).unwrap();
     let calls = client_of(&endpoint, &server, "small");
@@ -90,7 +90,7 @@ fn items_beyond_what_is_read_at_a_time_wait() {
     let server = serve(small, "echo", |request| {
         Ok(Payload::short(request.payload.items[0].len().to_string()))
     });
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let echo = client_of(&endpoint, &server, "echo");
     let calls: Vec<_> = (0..16)
         .map(|_| {
@@ -107,7 +107,7 @@ fn items_beyond_what_is_read_at_a_time_wait() {
 #[test]
 fn short_calls_go_on_while_a_long_item_moves_and_one_is_cancelled() {
     let server = serve(server_config(), "mixed", |request| Ok(request.payload));
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let mixed = client_of(&endpoint, &server, "mixed");
     let patient = CallOptions::timeout(SOON);
     for round in 0..4 {

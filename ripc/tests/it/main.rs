@@ -20,16 +20,8 @@ const SOON: Duration = Duration::from_secs(60);
 
 const ECHO: MethodId = MethodId::named("echo");
 
-fn config() -> Config {
-    let mut config = Config::default();
-    config.group = None;
-    config
-}
-
 fn server_config() -> Config {
-    let mut config = config();
-    config.listen = Some("127.0.0.1:0".parse().unwrap());
-    config
+    Config::listening("127.0.0.1:0".parse().unwrap()).without_group()
 }
 
 /// A server of `service` on the loopback interface.

@@ -2,13 +2,13 @@
 
 use dgiwarp_ripc::{Code, Destination, Endpoint, Payload, ServiceId};
 
-use super::{SOON, config, octets, server_config};
+use super::{Config, SOON, octets, server_config};
 
 #[test]
 fn messages_go_both_ways_and_long_ones_into_windows() {
     let server = Endpoint::open(server_config()).unwrap();
     let of_server = server.open_inbox("4").unwrap();
-    let client = Endpoint::open(config()).unwrap();
+    let client = Endpoint::open(Config::default().without_group()).unwrap();
     let of_client = client.open_inbox("17").unwrap();
     let address = Destination::Address(server.local_addr().unwrap());
     // Nobody has sent from there yet.
@@ -67,7 +67,7 @@ fn credit_bounds_what_is_not_taken() {
     small.limits.credit = 128 << 10;
     let server = Endpoint::open(small).unwrap();
     let inbox = server.open_inbox("4").unwrap();
-    let client = Endpoint::open(config()).unwrap();
+    let client = Endpoint::open(Config::default().without_group()).unwrap();
     let from = ServiceId::numbered(5).unwrap();
     let address = Destination::Address(server.local_addr().unwrap());
     for number in 0..1000_u32 {
@@ -88,7 +88,7 @@ fn credit_bounds_what_is_not_taken() {
 #[test]
 fn a_message_to_nobody_is_dropped() {
     let server = Endpoint::open(server_config()).unwrap();
-    let client = Endpoint::open(config()).unwrap();
+    let client = Endpoint::open(Config::default().without_group()).unwrap();
     let [from, to] = [5, 6].map(|number| ServiceId::numbered(number).unwrap());
     let address = Destination::Address(server.local_addr().unwrap());
     // Memory that it offers comes back.

@@ -60,7 +60,7 @@ fn octets_go_both_ways_at_once() {
         server
             .serve_deferred("echo", |_, reply| echo(reply))
             .unwrap();
-        let endpoint = Endpoint::open(super::config()).unwrap();
+        let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
         let client = client_of(&endpoint, &server, "echo");
         // Each call has streams of its own.
         let calls: Vec<_> = (0..3)
@@ -119,7 +119,7 @@ fn the_end_of_a_caller_breaks_its_stream_and_cancels_the_call() {
     };
     server.serve_deferred("sink", handler).unwrap();
     for drops_endpoint in [true, false] {
-        let endpoint = Endpoint::open(config()).unwrap();
+        let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
         let client = client_of(&endpoint, &server, "sink");
         let call = block_on(client.open(ECHO, Payload::new(), &patient(), true));
         let mut call = call.unwrap();
@@ -147,7 +147,7 @@ fn a_handler_without_streams_stops_the_caller() {
         replies.lock().unwrap().push(reply);
     };
     server.serve_deferred("deaf", handler).unwrap();
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let client = client_of(&endpoint, &server, "deaf");
     let mut call = block_on(client.open(ECHO, Payload::new(), &patient(), true)).unwrap();
     let mut sender = call.sender.take().unwrap();
@@ -169,7 +169,7 @@ fn a_call_with_a_stream_goes_to_the_address_that_answers() {
     server
         .serve_deferred("echo", |_, reply| echo(reply))
         .unwrap();
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let addresses = vec![closed, server.local_addr().unwrap()];
     let client = endpoint.client("echo".parse().unwrap(), addresses);
     let mut call = block_on(client.open(ECHO, Payload::new(), &patient(), true)).unwrap();
@@ -193,7 +193,7 @@ fn no_part_comes_before_its_call() {
     server
         .serve_deferred("echo", |_, reply| echo(reply))
         .unwrap();
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let holding = client_of(&endpoint, &server, "held");
     let client = client_of(&endpoint, &server, "echo");
     // They cost 21 times 6,200 and 4 times 176: the next call, of 176, waits for credit.

@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use dgiwarp_ripc::{
-    Block, Drive, Endpoint, Error, Item, Payload, Reply, Request, StreamReceiver, StreamSender,
-};
+use dgiwarp_ripc::{Block, Endpoint, Error, Item, Payload, Request, StreamReceiver, StreamSender};
 use http::Response;
 use tokio::runtime::Handle;
 use tonic::body::Body;
@@ -75,50 +72,16 @@ impl Server {
     /// As `Endpoint::serve`: the endpoint does not listen, or serves gRPC already.
     pub fn serve(self, endpoint: &Endpoint, runtime: Handle) -> Result<(), Error> {
         let services = Arc::new(self.services);
-        let executor = runtime.clone();
-        endpoint.serve_deferred(SERVICE, move |request, reply| {
-            let execution = execute(Arc::clone(&services), request, reply);
-            let mut execution = Box::pin(execution);
-            let entered = executor.enter();
-            let mut context = Context::from_waker(Waker::noop());
-            let first = execution.as_mut().poll(&mut context);
-            drop(entered);
-            if first.is_pending() {
-                executor.spawn(execution);
-            }
-        })?;
-        Drive::default().ensure(endpoint, &runtime);
-        Ok(())
-    }
-}
-
-/// Executes a call, unless it is cancelled before it ends.
-async fn execute(
-    services: Arc<BTreeMap<&'static str, Handler>>,
-    request: Request,
-    mut reply: Reply,
-) {
-    let allocate = reply.allocator();
-    let streams = (reply.sender(), reply.receiver());
-    let result = {
-        let mut answer = pin!(answer(&services, allocate, request, streams));
-        poll_fn(|context| {
-            let cancelled = || Err(Status::cancelled("cancelled by the caller"));
-            match answer.as_mut().poll(context) {
-                Poll::Pending => reply.poll_cancelled(context).map(|()| cancelled()),
-                ready => ready,
+        endpoint.serve_async(SERVICE, runtime, move |request, reply| {
+            let (services, allocate) = (Arc::clone(&services), reply.allocator());
+            let streams = (reply.sender(), reply.receiver());
+            async move {
+                answer(&services, allocate, request, streams)
+                    .await
+                    .or_else(refusal)
             }
         })
-        .await
-    };
-    reply.send(
-        result
-            .or_else(|status| {
-                let fields = Fields::of(status.into_http::<Body>().headers());
-                fields.map(|fields| Payload::short(fields.into_octets()))
-            })
-            .map_err(|status| ripc_status(&status)),
-    );
+    }
 }
 
 async fn answer(
@@ -177,6 +140,13 @@ async fn answer(
     let mut payload = Payload::short(fields.into_octets()).and_short(trailers.into_octets());
     payload.items.extend(content.message);
     Ok(payload)
+}
+
+/// The reply with a status.
+fn refusal(status: Status) -> Result<Payload, dgiwarp_ripc::Status> {
+    let fields = Fields::of(status.into_http::<Body>().headers());
+    let fields = fields.map_err(|status| ripc_status(&status))?;
+    Ok(Payload::short(fields.into_octets()))
 }
 
 /// A status whose metadata is too long to be carried.

@@ -40,8 +40,7 @@ pub(crate) fn run(task: &Bench) -> Result<(), Failure> {
 }
 
 fn config() -> Config {
-    let mut config = Config::default();
-    config.group = None;
+    let mut config = Config::default().without_group();
     config.device = device();
     config
 }

@@ -132,23 +132,19 @@ impl Shapes for Service {
     }
 }
 
-fn config() -> Config {
-    let mut config = Config::default();
-    config.group = None;
-    config
-}
-
 fn endpoint(listen: &str) -> Endpoint {
-    let mut config = config();
-    config.listen = Some(listen.parse().unwrap());
-    Endpoint::open(config).unwrap()
+    let config = Config::listening(listen.parse().unwrap());
+    Endpoint::open(config.without_group()).unwrap()
 }
 
 fn both(service: &Service) -> (Endpoint, ShapesClient) {
     let server = endpoint("127.0.0.1:0");
     service.clone().serve(&server, Handle::current()).unwrap();
     let address = server.local_addr().unwrap();
-    let client = ShapesClient::new(&Endpoint::open(config()).unwrap(), vec![address]);
+    let client = ShapesClient::new(
+        &Endpoint::open(Config::default().without_group()).unwrap(),
+        vec![address],
+    );
     let options = CallOptions::timeout(SOON);
     (server, client.with_options(options))
 }
@@ -187,7 +183,7 @@ async fn values_of_all_kinds_go_and_come() {
 #[tokio::test]
 async fn blobs_move_as_they_are() {
     let (server, client) = both(&Service::default());
-    let memory = Endpoint::open(config()).unwrap();
+    let memory = Endpoint::open(Config::default().without_group()).unwrap();
     let octets: Vec<_> = (0..3_000_000_usize).map(|at| at.to_le_bytes()[1]).collect();
     let block = memory.block(octets.len()).unwrap();
     block.write(0, &octets).unwrap();
@@ -296,7 +292,7 @@ mod later {
 async fn callers_of_another_version_get_a_status() {
     let (server, _) = both(&Service::default());
     let address = server.local_addr().unwrap();
-    let client = Endpoint::open(config()).unwrap();
+    let client = Endpoint::open(Config::default().without_group()).unwrap();
     let later = later::LaterShapesClient::new(&client, vec![address]);
     let failed = later.area(Shape::Point).await.unwrap_err();
     assert_eq!(failed.code, Code::Unimplemented, "{failed}");
@@ -313,7 +309,7 @@ async fn callers_of_another_version_get_a_status() {
 #[tokio::test]
 async fn octets_that_are_no_arguments_get_a_status() {
     let (server, _) = both(&Service::default());
-    let raw = Endpoint::open(config()).unwrap();
+    let raw = Endpoint::open(Config::default().without_group()).unwrap();
     let service = "Shapes".parse().unwrap();
     let client = raw.client(service, vec![server.local_addr().unwrap()]);
     let options = CallOptions::timeout(SOON);

@@ -38,7 +38,7 @@ async fn a_long_message_goes_into_room_or_is_read() {
     let runtime = tokio::runtime::Handle::current();
     let services = Server::new().add_service(service);
     services.serve(&server, runtime).unwrap();
-    let client = Endpoint::open(config()).unwrap();
+    let client = Endpoint::open(Config::default().without_group()).unwrap();
     let channel = Channel::new(&client, vec![server.local_addr().unwrap()]);
     let data: Vec<_> = (0..32_usize << 20)
         .map(|at| (at % 251).to_le_bytes()[0])

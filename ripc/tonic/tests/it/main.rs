@@ -190,16 +190,9 @@ fn pattern(at: usize, length: usize) -> bytes::Bytes {
     octets.collect::<Vec<_>>().into()
 }
 
-fn config() -> Config {
-    let mut config = Config::default();
-    config.group = None;
-    config
-}
-
 fn endpoint(listen: &str) -> Endpoint {
-    let mut config = config();
-    config.listen = Some(listen.parse().unwrap());
-    Endpoint::open(config).unwrap()
+    let config = Config::listening(listen.parse().unwrap());
+    Endpoint::open(config.without_group()).unwrap()
 }
 
 /// A server on RIPC, and a channel to it.
@@ -209,7 +202,7 @@ fn over_ripc(service: &Service) -> (Endpoint, Channel) {
     services
         .serve(&server, tokio::runtime::Handle::current())
         .unwrap();
-    let client = Endpoint::open(config()).unwrap();
+    let client = Endpoint::open(Config::default().without_group()).unwrap();
     let channel = Channel::new(&client, vec![server.local_addr().unwrap()]);
     (server, channel)
 }

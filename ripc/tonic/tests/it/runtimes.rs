@@ -53,7 +53,7 @@ async fn calls(channel: Channel) {
 fn both_ends_in_one_runtime() {
     for runtime in [one_thread(), two_threads()] {
         let server = server_on(&runtime);
-        let client = Endpoint::open(config()).unwrap();
+        let client = Endpoint::open(Config::default().without_group()).unwrap();
         let channel = channel_to(&client, &server);
         runtime.block_on(calls(channel.clone()));
         assert!(client.has_driver() && server.has_driver());
@@ -65,7 +65,7 @@ fn both_ends_in_one_runtime() {
 fn a_runtime_that_ends_is_followed_by_the_next_or_by_threads() {
     let servers = two_threads();
     let server = server_on(&servers);
-    let client = Endpoint::open(config()).unwrap();
+    let client = Endpoint::open(Config::default().without_group()).unwrap();
     let channel = channel_to(&client, &server);
     let [first, second] = [one_thread(), one_thread()];
     first.block_on(calls(channel.clone()));
@@ -108,7 +108,7 @@ fn a_runtime_that_is_held_up_holds_up_no_other_user_of_the_endpoint() {
     let servers = two_threads();
     let server = server_on(&servers);
     server.serve("echo", |request| Ok(request.payload)).unwrap();
-    let client = Endpoint::open(config()).unwrap();
+    let client = Endpoint::open(Config::default().without_group()).unwrap();
     let runtime = one_thread();
     runtime.block_on(calls(channel_to(&client, &server)));
     assert!(client.has_driver());
@@ -136,7 +136,7 @@ fn a_runtime_without_io_leaves_progress_to_threads() {
     let builder = || Builder::new_current_thread().enable_time().build().unwrap();
     let [servers, clients] = [builder(), builder()];
     let server = server_on(&servers);
-    let client = Endpoint::open(config()).unwrap();
+    let client = Endpoint::open(Config::default().without_group()).unwrap();
     let channel = channel_to(&client, &server);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     thread::scope(|scope| {
@@ -152,7 +152,7 @@ fn a_call_that_holds_its_thread_ends_inside_of_the_runtime_that_drives() {
     let servers = two_threads();
     let server = server_on(&servers);
     server.serve("echo", |request| Ok(request.payload)).unwrap();
-    let client = Endpoint::open(config()).unwrap();
+    let client = Endpoint::open(Config::default().without_group()).unwrap();
     let channel = channel_to(&client, &server);
     one_thread().block_on(async {
         calls(channel.clone()).await;

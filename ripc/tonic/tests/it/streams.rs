@@ -332,7 +332,7 @@ async fn calls_and_streams_of_a_killed_server_end() {
     let address = lines
         .find_map(|line| Some(line.unwrap().strip_prefix("address ")?.parse().unwrap()))
         .unwrap();
-    let endpoint = Endpoint::open(config()).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     let client = GreeterClient::new(Channel::new(&endpoint, vec![address]));
     let mut one = client.clone();
     let mut replies = soon(one.hello_often(hello("hang-behind 3 10")))
@@ -391,7 +391,7 @@ async fn services_are_found_by_their_names() {
     let services = Server::new().add_service(named);
     services.clone().serve(&server, runtime.clone()).unwrap();
     assert!(services.serve(&server, runtime).is_err());
-    let client = Endpoint::open(config()).unwrap();
+    let client = Endpoint::open(Config::default().without_group()).unwrap();
     let channel = Channel::new(&client, vec![server.local_addr().unwrap()]);
     // Not the greeter's own name.
     let mut client = GreeterClient::new(channel);

@@ -11,9 +11,7 @@ use super::{SOON, Server, ripc};
 const GET: MethodId = MethodId::named("get");
 
 fn client(server: &Server) -> Client {
-    let mut config = Config::default();
-    config.group = None;
-    let endpoint = Endpoint::open(config).unwrap();
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
     endpoint.client(
         "files".parse().unwrap(),
         vec![server.address.parse().unwrap()],
