@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 
 use crate::Context;
 use crate::blob::{decoding, encoding};
+use crate::bounds::Bounds;
 
 /// A call that a handler is to be found for.
 #[derive(Debug)]
@@ -141,17 +142,30 @@ fn encode<T: Serialize>(value: &T) -> Result<Payload, postcard::Error> {
 fn decode<T: DeserializeOwned>(items: Vec<Item>) -> Result<T, String> {
     let mut items = items.into_iter();
     let octets = items.next().ok_or("no items")?.into_vec();
-    match decoding(items, || postcard::take_from_bytes(&octets)) {
+    let bounds = Bounds::new(octets.len());
+    let decode = || {
+        let mut deserializer = postcard::Deserializer::from_bytes(&octets);
+        let value = T::deserialize(bounds.of(&mut deserializer))?;
+        Ok::<_, postcard::Error>((value, deserializer.finalize()?))
+    };
+    match decoding(items, decode) {
         (Ok((value, [])), 0) => Ok(value),
         (Ok((_, [])), left) => Err(format!("{left} blobs too many")),
         (Ok((_, rest)), _) => Err(format!("{} octets too many", rest.len())),
-        (Err(reason), _) => Err(reason.to_string()),
+        (Err(reason), _) => Err(bounds
+            .exceeded()
+            .map_or_else(|| reason.to_string(), str::to_owned)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
     use super::*;
+    use crate::bounds::{DEPTH, EMPTY};
 
     /// The example of the specification.
     const EXAMPLE: &[u8] = &[0x03, 0x6b, 0x65, 0x79, 0xac, 0x02, 0x01, 0x01];
@@ -190,6 +204,61 @@ mod tests {
         );
         // A length that its octets do not have takes no memory.
         assert!(decode::<Vec<u64>>(Payload::short([0xff, 0xff, 0xff, 0xff, 0x7f]).items).is_err());
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Tree {
+        Leaf,
+        Node(Box<Self>),
+        Pair {
+            left: Box<Self>,
+            right: Option<Box<Self>>,
+        },
+    }
+
+    /// A tree of this many nodes, each in the other.
+    fn chain(nodes: usize) -> Tree {
+        (0..nodes).fold(Tree::Leaf, |inner, _| Tree::Node(inner.into()))
+    }
+
+    #[test]
+    fn values_nest_to_a_bound() {
+        let of = |octets: Vec<u8>| decode::<Tree>(Payload::short(octets).items);
+        let within = chain(DEPTH - 1);
+        assert_eq!(of(postcard::to_stdvec(&within).unwrap()), Ok(within));
+        let beyond = of(postcard::to_stdvec(&chain(DEPTH)).unwrap());
+        assert_eq!(beyond, Err("values nest too deeply".to_owned()));
+        // Nodes, and pairs in options, without an end.
+        for octets in [&[1][..], &[2, 0, 1]] {
+            let refused = of(octets.repeat(10_000_000));
+            assert_eq!(refused, Err("values nest too deeply".to_owned()));
+        }
+        // Depth is that of one value, and not of those beside it.
+        let many: Vec<_> = (0..1000).map(|_| chain(DEPTH - 2)).collect();
+        let octets = postcard::to_stdvec(&many).unwrap();
+        assert_eq!(decode(Payload::short(octets).items), Ok(many));
+    }
+
+    #[test]
+    fn elements_without_octets_are_bounded() {
+        const MOST: &[u8] = &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+        type Map = BTreeMap<(), Vec<[(); 2]>>;
+
+        let refused = "too many elements without octets".to_owned();
+        let items = || Payload::short(MOST).items;
+        assert_eq!(decode::<Vec<()>>(items()), Err(refused.clone()));
+        assert_eq!(decode::<BTreeMap<(), ()>>(items()), Err(refused.clone()));
+        let nested = Payload::short([&[1], MOST].concat()).items;
+        assert_eq!(decode::<Map>(nested), Err(refused.clone()));
+        let of = |length: usize| {
+            let value = (vec![(); length], vec![7_u8; 100_000]);
+            let octets = postcard::to_stdvec(&value).unwrap();
+            (decode(Payload::short(octets).items), value)
+        };
+        let (within, value) = of(EMPTY);
+        assert_eq!(within, Ok(value));
+        let many = Payload::short(postcard::to_stdvec(&vec![(); EMPTY + 10]).unwrap()).items;
+        assert_eq!(decode::<Vec<()>>(many), Err(refused));
     }
 
     #[test]

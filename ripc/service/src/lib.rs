@@ -36,11 +36,12 @@
 //!
 //! Octets of which there may be many are a [`Blob`], which moves without a copy.
 //!
-//! Values of peers are decoded with no limit of depth: a type that contains itself needs one of its own, and sequences of values that have no octets any length.
+//! Values of peers nest at most 128 deep, and at most 65,536 elements of their sequences and maps have no octets: others are refused.
 
 #![forbid(unsafe_code)]
 
 mod blob;
+mod bounds;
 #[doc(hidden)]
 pub mod generated;
 
