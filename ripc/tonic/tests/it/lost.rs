@@ -1,8 +1,165 @@
 //! Servers that are lost and started again, and memory that is given for replies.
 
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
 use bytes::Bytes;
+use dgiwarp_ripc_service::{CallOptions, Context, service};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 use super::*;
+
+/// Set in a process of this test that serves.
+const SERVES: &str = "RIPC_TEST_SERVES";
+
+#[service]
+trait Holder {
+    async fn hold(&self, context: Context) -> Result<(), dgiwarp_ripc::Status>;
+    /// Handlers that have begun, of gRPC too.
+    async fn begun(&self, context: Context) -> Result<usize, dgiwarp_ripc::Status>;
+}
+
+impl Holder for Service {
+    async fn hold(&self, _: Context) -> Result<(), dgiwarp_ripc::Status> {
+        self.0.begun.fetch_add(1, Ordering::SeqCst);
+        std::future::pending().await
+    }
+
+    async fn begun(&self, _: Context) -> Result<usize, dgiwarp_ripc::Status> {
+        Ok(self.0.begun.load(Ordering::SeqCst))
+    }
+}
+
+/// A process that serves both kinds of services; it ends with this one.
+struct Process {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Process {
+    /// Runs this test in another process, which then serves.
+    fn start(test: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]);
+        command.env(SERVES, "1");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let address = output.lines().find_map(|line| {
+            let line = line.unwrap();
+            let (_, address) = line.split_once("serves at ")?;
+            Some(address.parse().unwrap())
+        });
+        let address = address.unwrap();
+        Self { child, address }
+    }
+
+    /// Body of that process.
+    async fn serve() {
+        let server = endpoint("127.0.0.1:0");
+        let service = Service::default();
+        Server::new()
+            .add_service(GreeterServer::new(service.clone()))
+            .serve(&server, Handle::current())
+            .unwrap();
+        Holder::serve(service, &server, Handle::current()).unwrap();
+        let address = server.local_addr().unwrap();
+        println!("serves at {address}");
+        let ends = || std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+        tokio::task::spawn_blocking(ends).await.unwrap();
+    }
+
+    /// Ends it by SIGKILL.
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn of_typed(status: &dgiwarp_ripc::Status) -> (bool, String) {
+    let is_unavailable = status.code == dgiwarp_ripc::Code::Unavailable;
+    (is_unavailable, status.to_string())
+}
+
+fn of_tonic(status: &Status) -> (bool, String) {
+    (status.code() == Code::Unavailable, status.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::disallowed_methods, reason = "it measures until a deadline")]
+async fn calls_amid_which_a_server_is_killed_fail_promptly() {
+    if std::env::var_os(SERVES).is_some() {
+        return Process::serve().await;
+    }
+    let test = "lost::calls_amid_which_a_server_is_killed_fail_promptly";
+    let process = tokio::task::spawn_blocking(|| Process::start(test));
+    let mut process = process.await.unwrap();
+    // Calls that stay open limit how many others of their endpoint a server keeps in mind.
+    let [(typed, greeter), (often, mut other)] = [(); 2].map(|()| {
+        let client = Endpoint::open(Config::default().without_group()).unwrap();
+        let addresses = vec![process.address];
+        let typed = HolderClient::new(&client, addresses.clone());
+        (typed, GreeterClient::new(Channel::new(&client, addresses)))
+    });
+    let mut endless = CallOptions::default();
+    endless.timeout = None;
+    let mut calls = JoinSet::new();
+    for at in 0..16 {
+        let held = match at % 2 {
+            0 => typed.clone().with_options(endless.clone()),
+            _ => typed.clone().with_options(CallOptions::timeout(10 * SOON)),
+        };
+        calls.spawn(async move { of_typed(&held.hold().await.unwrap_err()) });
+        let mut held = greeter.clone();
+        let mut request = hello("sleep long");
+        if at % 2 == 0 {
+            request.set_timeout(10 * SOON);
+        }
+        calls.spawn(async move { of_tonic(&held.hello(request).await.unwrap_err()) });
+    }
+    let often = often.with_options(CallOptions::timeout(SOON));
+    let begun = async |count| while often.begun().await.unwrap() < count {};
+    tokio::time::timeout(SOON, begun(32)).await.unwrap();
+    // Calls follow each other meanwhile.
+    let again = often.clone().with_options(endless);
+    calls.spawn(async move {
+        loop {
+            if let Err(status) = again.begun().await {
+                return of_typed(&status);
+            }
+        }
+    });
+    calls.spawn(async move {
+        loop {
+            if let Err(status) = other.hello(hello("you")).await {
+                return of_tonic(&status);
+            }
+        }
+    });
+    tokio::time::timeout(SOON, begun(1000)).await.unwrap();
+    let killed = Instant::now();
+    process.kill();
+    while let Some(ended) = tokio::time::timeout(SOON, calls.join_next()).await.unwrap() {
+        let (is_unavailable, status) = ended.unwrap();
+        assert!(is_unavailable, "{status}");
+    }
+    // Five seconds are promised; the machine may be loaded.
+    assert!(
+        killed.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        killed.elapsed()
+    );
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_to_a_lost_server_fail_and_those_to_its_successor_do_not() {
@@ -26,7 +183,7 @@ async fn calls_to_a_lost_server_fail_and_those_to_its_successor_do_not() {
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     let again = endpoint(&address.to_string());
     let services = Server::new().add_service(GreeterServer::new(Service::default()));
-    let runtime = tokio::runtime::Handle::current();
+    let runtime = Handle::current();
     services.serve(&again, runtime).unwrap();
     assert!(client.hello(hello("again")).await.is_ok());
 }
@@ -35,7 +192,7 @@ async fn calls_to_a_lost_server_fail_and_those_to_its_successor_do_not() {
 async fn a_long_message_goes_into_room_or_is_read() {
     let server = endpoint("127.0.0.1:0");
     let service = GreeterServer::new(Service::default()).max_decoding_message_size(64 << 20);
-    let runtime = tokio::runtime::Handle::current();
+    let runtime = Handle::current();
     let services = Server::new().add_service(service);
     services.serve(&server, runtime).unwrap();
     let client = Endpoint::open(Config::default().without_group()).unwrap();
