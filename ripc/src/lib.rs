@@ -34,6 +34,8 @@ mod error;
 pub mod fuzzing;
 mod memory;
 mod names;
+#[cfg(feature = "tokio")]
+mod pace;
 mod payload;
 mod resolver;
 #[cfg(feature = "tokio")]

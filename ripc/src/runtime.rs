@@ -17,8 +17,10 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::driver::{Driver, Turned};
 use crate::endpoint::service::{Reply, Request};
 use crate::error::Error;
+use crate::pace::Pace;
 use crate::payload::Payload;
 use crate::status::{Code, Status};
+use crate::system::now;
 
 /// Turns in a row before other tasks get theirs.
 const TURNS: u32 = 8;
@@ -134,25 +136,32 @@ fn register(driver: Driver) -> std::io::Result<AsyncFd<Watched>> {
 }
 
 async fn drive(mut driver: AsyncFd<Watched>) {
+    let mut pace = Pace::new(now());
     loop {
         let mut turns = 0;
         loop {
-            match driver.get_mut().0.turn() {
+            let polls = pace.polls(now());
+            let driver = &mut driver.get_mut().0;
+            match if polls { driver.poll() } else { driver.turn() } {
                 Turned::Again => {
+                    pace.found();
                     turns += 1;
                     if turns % TURNS == 0 {
                         yield_now().await;
                     }
                 }
+                Turned::Idle if polls => yield_now().await,
                 Turned::Idle => break,
                 Turned::Closed => return,
             }
         }
+        let asleep = now();
         // The runtime is woken by changes alone: what came before the readiness is cleared is found by the turn behind it.
         match driver.readable_mut().await {
             Ok(mut ready) => ready.clear_ready(),
             // The runtime ends, and this task with it.
             Err(_) => return,
         }
+        pace.woken(asleep, now());
     }
 }

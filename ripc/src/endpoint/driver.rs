@@ -101,6 +101,16 @@ impl Endpoint {
 impl Driver {
     /// Takes what has come, and begins handlers that return at once. Never waits.
     pub fn turn(&mut self) -> Turned {
+        self.advance(true)
+    }
+
+    /// A [`turn`](Self::turn) of a loop that comes again at once: the descriptor is not readable by what comes meanwhile. [`Turned::Idle`]: nothing was there.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll(&mut self) -> Turned {
+        self.advance(false)
+    }
+
+    fn advance(&mut self, arms: bool) -> Turned {
         let shared = &self.shared;
         let mut inner = shared.lock();
         self.note_turn(&mut inner);
@@ -127,6 +137,9 @@ impl Driver {
         }
         if found && inner.state.jobs.has_deferred() {
             return Turned::Again;
+        }
+        if !arms {
+            return if found { Turned::Again } else { Turned::Idle };
         }
         if inner.turn.polling {
             self.exclude(&mut inner);

@@ -1,5 +1,6 @@
-//! Round trips of tonic's own channel, of RIPC's, and of a typed service of RIPC, client and server in one process, by turns: medians of five turns of each. Calls are made by tasks of the
-//! runtime: one at a time, eight at a time, and of 100 MiB. `compare http2`, `compare ripc` and `compare typed` run one of them alone, for `perf stat`; with `short` or `long` behind it,
+//! Round trips of tonic's own channel, of RIPC's, and of a typed service of RIPC, client and server in one process, by turns: medians of five turns of each, and the least and the most time.
+//! Calls are made by tasks of the runtime, which has a thread for each processor: one at a time, eight at a time, and of 100 MiB. HTTP/2's times of short calls one at a time differ by ten times
+//! between runs, RIPC's by less than three: times say more than the ratio. `compare http2`, `compare ripc` and `compare typed` run one of them alone, for `perf stat`; with `short` or `long` behind it,
 //! short or long messages alone.
 
 #[path = "../greeter/generated.rs"]
@@ -283,7 +284,12 @@ fn report(kind: Kind, times: &[Vec<(Duration, Duration)>; 3]) {
             continue;
         }
         let (time, used) = median(measured.clone());
-        print!("{name}: {transport} {time:?}, {used:?} of processors");
+        let walls = || measured.iter().map(|it| it.0);
+        let (least, most) = (
+            walls().min().unwrap_or_default(),
+            walls().max().unwrap_or_default(),
+        );
+        print!("{name}: {transport} {time:?} ({least:?} to {most:?}), {used:?} of processors");
         if transport == "HTTP/2" || times[0].is_empty() {
             println!();
             continue;
