@@ -699,11 +699,6 @@ impl RcShared {
         }
     }
 
-    /// Whether a lane carries the peer's stream.
-    pub(crate) fn receives_from_memory(&self) -> bool {
-        self.unlocked.in_lane.load(Ordering::Acquire)
-    }
-
     /// Our address and port, once connected.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         self.run(|inner| inner.link.as_ref()?.pipe.local_addr().ok())

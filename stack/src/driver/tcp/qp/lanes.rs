@@ -154,6 +154,11 @@ impl RcShared {
         self.may_send_short(link) && link.engine.send_short(self.tables(), &mut link.pipe)
     }
 
+    /// Whether a lane carries the peer's stream.
+    pub(crate) fn receives_from_memory(&self) -> bool {
+        self.unlocked.in_lane.load(Ordering::Acquire)
+    }
+
     #[inline]
     fn may_send_short(&self, link: &Link) -> bool {
         link.pipe.lanes().is_some_and(Lanes::are_polled)
