@@ -3,7 +3,7 @@
 use crate::datagrams;
 use crate::listener;
 use crate::sets;
-use crate::system::{errno, kernel, next, rsockets};
+use crate::system::{cancellation, errno, kernel, next, rsockets};
 use crate::table::{self, Face};
 use libc::{
     POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, c_int,
@@ -161,6 +161,18 @@ fn from_rsockets(asked: i16, found: i16) -> i16 {
     events
 }
 
+/// poll(2) on descriptors with faces among them, as [`cancellation::waiting`] waits.
+///
+/// # Safety
+/// `fds` has `count` descriptors.
+unsafe fn wait_for_faces(fds: *mut pollfd, count: usize, timeout: c_int) -> c_int {
+    cancellation::waiting(timeout, |timeout| {
+        // SAFETY: the caller's array.
+        let fds = unsafe { std::slice::from_raw_parts_mut(fds, count) };
+        poll_faces(fds, timeout)
+    })
+}
+
 /// poll(2) on descriptors with faces among them.
 fn poll_faces(fds: &mut [pollfd], timeout: c_int) -> c_int {
     let mut expanded = Expanded::new(fds);
@@ -171,18 +183,18 @@ fn poll_faces(fds: &mut [pollfd], timeout: c_int) -> c_int {
     expanded.fold(fds)
 }
 
-/// The program's array, if one of its descriptors has more than the kernel's readiness.
+/// Length of the program's array, if one of its descriptors has more than the kernel's readiness.
 ///
 /// # Safety
 /// `fds` has `count` descriptors.
-unsafe fn with_faces<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+unsafe fn with_faces(fds: *mut pollfd, count: nfds_t) -> Option<usize> {
     let count = usize::try_from(count).ok().filter(|it| *it > 0)?;
     if fds.is_null() {
         return None;
     }
     // SAFETY: the caller's contract.
-    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count) };
-    fds.iter().any(|it| has_more(it.fd)).then_some(fds)
+    let fds = unsafe { std::slice::from_raw_parts(fds, count) };
+    fds.iter().any(|it| has_more(it.fd)).then_some(count)
 }
 
 #[unsafe(no_mangle)]
@@ -191,7 +203,8 @@ unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int
     match unsafe { with_faces(fds, count) } {
         // SAFETY: the caller's arguments.
         None => unsafe { next::poll(fds, count, timeout) },
-        Some(fds) => poll_faces(fds, timeout),
+        // SAFETY: as above.
+        Some(count) => unsafe { wait_for_faces(fds, count, timeout) },
     }
 }
 
@@ -203,14 +216,18 @@ unsafe extern "C-unwind" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: the caller's array.
-    let Some(faces) = (unsafe { with_faces(fds, count) }) else {
+    let Some(length) = (unsafe { with_faces(fds, count) }) else {
         // SAFETY: the caller's arguments.
         return unsafe { next::ppoll(fds, count, timeout, mask) };
     };
     // SAFETY: the caller's time.
     match unsafe { millis(timeout) } {
-        // SAFETY: the caller's mask.
-        Ok(timeout) => unsafe { masked(mask, || poll_faces(faces, timeout)) },
+        Ok(timeout) => {
+            // SAFETY: the caller's array.
+            let wait = || unsafe { wait_for_faces(fds, length, timeout) };
+            // SAFETY: the caller's mask.
+            unsafe { masked(mask, wait) }
+        }
         Err(error) => errno::fail(error),
     }
 }
@@ -256,11 +273,11 @@ struct Selected {
 }
 
 impl Selected {
-    /// Descriptors of the sets; `None` where none of them is a face with more than the kernel's readiness.
+    /// Descriptors of the sets.
     ///
     /// # Safety
     /// The sets are NULL or valid.
-    unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
+    unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Self {
         let most = c_int::try_from(libc::FD_SETSIZE).unwrap_or(1024);
         // SAFETY: a set of the program, which has this descriptor's bit.
         let is_in = |fd, set: *mut fd_set| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
@@ -280,21 +297,25 @@ impl Selected {
                 });
             }
         }
-        let faces = fds.iter().any(|it| has_more(it.fd));
-        faces.then_some(Self { sets, fds })
+        Self { sets, fds }
     }
 
+    /// Whether one of them is a face with more than the kernel's readiness.
+    fn has_faces(&self) -> bool {
+        self.fds.iter().any(|it| has_more(it.fd))
+    }
+
+    /// Waits until one is ready. At the end of the time the sets stay as they were.
     fn select(&mut self, timeout: c_int) -> c_int {
-        if poll_faces(&mut self.fds, timeout) < 0 {
-            return -1;
+        let found = poll_faces(&mut self.fds, timeout);
+        if found <= 0 {
+            return found;
         }
         if self.fds.iter().any(|it| it.revents & POLLNVAL != 0) {
             return errno::fail(libc::EBADF);
         }
-        for set in self.sets.iter().filter(|set| !set.is_null()) {
-            // SAFETY: a set of the program.
-            unsafe { libc::FD_ZERO(*set) };
-        }
+        // SAFETY: sets of the program.
+        unsafe { clear(self.sets) };
         let mut ready = 0;
         // POLLIN_SET, POLLOUT_SET and POLLEX_SET of the kernel.
         let found = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
@@ -312,6 +333,31 @@ impl Selected {
     }
 }
 
+/// # Safety
+/// The sets are NULL or valid.
+unsafe fn clear(sets: [*mut fd_set; 3]) {
+    for set in sets.into_iter().filter(|set| !set.is_null()) {
+        // SAFETY: a set of the caller.
+        unsafe { libc::FD_ZERO(set) };
+    }
+}
+
+/// select(2) on sets with faces, as [`cancellation::waiting`] waits.
+///
+/// # Safety
+/// The sets are NULL or valid.
+unsafe fn select_faces(count: c_int, sets: [*mut fd_set; 3], timeout: c_int) -> c_int {
+    let ready = cancellation::waiting(timeout, |timeout| {
+        // SAFETY: the caller's sets.
+        unsafe { Selected::new(count, sets) }.select(timeout)
+    });
+    if ready == 0 {
+        // SAFETY: the caller's sets.
+        unsafe { clear(sets) };
+    }
+    ready
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn select(
     count: c_int,
@@ -320,11 +366,12 @@ unsafe extern "C-unwind" fn select(
     exceptions: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
+    let sets = [reads, writes, exceptions];
     // SAFETY: the caller's sets.
-    let Some(mut selected) = (unsafe { Selected::new(count, [reads, writes, exceptions]) }) else {
+    if !unsafe { Selected::new(count, sets) }.has_faces() {
         // SAFETY: the caller's arguments.
         return unsafe { next::select(count, reads, writes, exceptions, timeout) };
-    };
+    }
     // SAFETY: NULL, or the caller's time.
     let time = unsafe { timeout.as_ref() }.map(|it| timespec {
         tv_sec: it.tv_sec,
@@ -333,7 +380,8 @@ unsafe extern "C-unwind" fn select(
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: NULL, or a time.
     match unsafe { millis(time) } {
-        Ok(timeout) => selected.select(timeout),
+        // SAFETY: the caller's sets.
+        Ok(timeout) => unsafe { select_faces(count, sets, timeout) },
         Err(error) => errno::fail(error),
     }
 }
@@ -347,15 +395,20 @@ unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    let sets = [reads, writes, exceptions];
     // SAFETY: the caller's sets.
-    let Some(mut selected) = (unsafe { Selected::new(count, [reads, writes, exceptions]) }) else {
+    if !unsafe { Selected::new(count, sets) }.has_faces() {
         // SAFETY: the caller's arguments.
         return unsafe { next::pselect(count, reads, writes, exceptions, timeout, mask) };
-    };
+    }
     // SAFETY: the caller's time.
     match unsafe { millis(timeout) } {
-        // SAFETY: the caller's mask.
-        Ok(timeout) => unsafe { masked(mask, || selected.select(timeout)) },
+        Ok(timeout) => {
+            // SAFETY: the caller's sets.
+            let wait = || unsafe { select_faces(count, sets, timeout) };
+            // SAFETY: the caller's mask.
+            unsafe { masked(mask, wait) }
+        }
         Err(error) => errno::fail(error),
     }
 }

@@ -398,3 +398,16 @@ fn threads_are_cancelled_in_accept() {
         prints_ok(command.args(["60", RUN, "--sockets"]).arg(&program));
     }
 }
+
+/// Waits for datagrams, and for readiness of connections too.
+#[test]
+fn threads_are_cancelled_in_waits() {
+    let Some(program) = compiled("wait_cancelled", include_str!("../c/wait_cancelled.c")) else {
+        return;
+    };
+    for rules in ["on", "off"] {
+        let mut command = Command::new("timeout");
+        command.env("DGIWARP_SOCKETS_RULES", rules);
+        prints_ok(command.args(["60", RUN, "--sockets"]).arg(&program));
+    }
+}
