@@ -5,11 +5,20 @@ use crate::rsocket::settings::Settings;
 use libc::{POLLIN, c_int, pollfd};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::unistd;
 use parking_lot::Mutex;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// Descriptors below are the program's: some programs take low ones alone.
+const LEAST: RawFd = 1024;
+
+/// Gives a descriptor that programs do not see a high number, where that is allowed.
+pub(super) fn leave_low_numbers(fd: OwnedFd) -> OwnedFd {
+    dgiwarp_memory::move_up(fd, LEAST)
+}
 
 /// How a call waits.
 #[derive(Clone, Copy)]
@@ -20,8 +29,9 @@ pub(super) struct Waiting {
 
 thread_local! {
     /// Descriptor at which other threads wake this one.
-    static WAKER: Option<EventFd> =
-        EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).ok();
+    static WAKER: Option<OwnedFd> = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+        .ok()
+        .map(|fd| leave_low_numbers(fd.into()));
 }
 
 /// Threads that sleep until a socket changes, and poll sets that are told.
@@ -36,7 +46,7 @@ pub(super) struct Waiters {
 pub(super) struct Changes {
     noted: Mutex<Noted>,
     /// Readable while a connection has changed that a thread slept for.
-    bell: EventFd,
+    bell: OwnedFd,
 }
 
 #[derive(Debug, Default)]
@@ -56,9 +66,10 @@ pub(super) struct Change {
 
 impl Changes {
     pub(super) fn new() -> Result<Arc<Self>, Errno> {
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Arc::new(Self {
             noted: Mutex::default(),
-            bell: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            bell: leave_low_numbers(bell.into()),
         }))
     }
 
@@ -82,7 +93,7 @@ impl Changes {
 
     /// Ends the ringing.
     pub(super) fn settle(&self) {
-        let _ = self.bell.read();
+        let _ = unistd::read(&self.bell, &mut [0; 8]);
     }
 }
 
@@ -109,7 +120,7 @@ impl Change {
         let mut noted = self.changes.noted.lock();
         noted.keys.push(self.key);
         if noted.sleepers > 0 {
-            let _ = self.changes.bell.write(1);
+            let _ = unistd::write(&self.changes.bell, &1_u64.to_ne_bytes());
         }
     }
 

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use crate::Error;
 use crate::driver::cq::completion_queue::{CompletionQueue, both};
 use crate::driver::cq::direct::DirectCompletions;
+use crate::driver::device::fds::leave_low_numbers;
 use crate::driver::reactor::event_queue::EventQueue;
 use crate::driver::reactor::poll_set::{By, PollSet};
 
@@ -32,6 +33,7 @@ impl ChannelShared {
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
         let failed = |errno: Errno| Error::system("cannot make a completion channel")(errno.into());
         let work = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
+        let work = Epoll(leave_low_numbers(work.0));
         let events = EventQueue::new()?;
         work.add(events.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))
             .map_err(failed)?;

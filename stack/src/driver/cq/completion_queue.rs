@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use dgiwarp_memory::socket::NoCancellation;
-use nix::errno::Errno;
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
@@ -15,6 +13,7 @@ use crate::driver::cq::channel::ChannelShared;
 use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::cq::watch::Watches;
 use crate::driver::device::clock;
+use crate::driver::device::event::Event;
 use crate::driver::device::thread::Background;
 use crate::driver::reactor::member::{Member, MemberId};
 use crate::driver::reactor::poll_set::{By, PollSet};
@@ -40,7 +39,7 @@ pub(crate) struct CompletionQueue {
     polls_with_completions: AtomicU32,
     /// Threads that sleep until there is a completion.
     sleepers: AtomicU32,
-    wake: EventFd,
+    wake: Event,
     /// Event loops that sleep until there is a completion.
     watches: Watches,
     awaited: Awaited,
@@ -57,8 +56,8 @@ impl CompletionQueue {
         let ring = CqRing::new(depth).map_err(|_| Error::no_memory("completion queue"))?;
         let id = background.next_id();
         let poll_set = PollSet::new(id, Arc::clone(background.waker()))?;
-        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-            .map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
+        let wake =
+            Event::new().map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
         Ok(Arc::new(Self {
             ring: Mutex::new(ring),
             filled: AtomicBool::new(false),
@@ -231,7 +230,7 @@ impl CompletionQueue {
         }
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             let _guard = NoCancellation::begin();
-            let _ = self.wake.write(1);
+            self.wake.ring();
         }
         self.watches.wake();
         true
@@ -422,7 +421,7 @@ impl CompletionQueue {
 
     /// Resets [`wake_fd`](Self::wake_fd).
     pub(super) fn acknowledge_wake(&self) {
-        let _: Result<u64, Errno> = self.wake.read();
+        self.wake.clear();
     }
 }
 

@@ -11,13 +11,14 @@ use dgiwarp_memory::socket::NoCancellation;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
 use crate::Error;
 use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::cq::direct::DirectCompletions;
+use crate::driver::device::event::Event;
+use crate::driver::device::fds::leave_low_numbers;
 use crate::driver::reactor::poll_set::{By, PollSet};
 
 /// The watches of a completion queue.
@@ -58,7 +59,7 @@ impl Watches {
 /// Makes a watch readable.
 #[derive(Debug)]
 struct Bell {
-    fd: EventFd,
+    fd: Event,
     armed: AtomicBool,
     /// The descriptor was made readable. Set behind the write: were it set before, one could be hushed that is readable a moment later, and stays so.
     rung: AtomicBool,
@@ -75,14 +76,14 @@ impl Bell {
     }
 
     fn ring(&self) {
-        let _ = self.fd.write(1);
+        self.fd.ring();
         self.rung.store(true, Ordering::SeqCst);
     }
 
     /// Takes the ringing back. A ring of another thread may come behind it: it then stays, and the loop wakes once for nothing.
     fn hush(&self) {
         if self.rung.swap(false, Ordering::SeqCst) {
-            let _: Result<u64, Errno> = self.fd.read();
+            self.fd.clear();
         }
     }
 }
@@ -102,9 +103,9 @@ impl Watch {
     pub(crate) fn new(cq: &Arc<CompletionQueue>) -> Result<Arc<Self>, Error> {
         let failed = |errno: Errno| Error::system("cannot watch a completion queue")(errno.into());
         let work = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let work = Epoll(leave_low_numbers(work.0));
         let bell = Bell {
-            fd: EventFd::from_flags(flags).map_err(failed)?,
+            fd: Event::new().map_err(failed)?,
             armed: AtomicBool::new(false),
             rung: AtomicBool::new(false),
         };

@@ -12,6 +12,7 @@ use slab::Slab;
 
 use crate::Error;
 use crate::driver::device::clock;
+use crate::driver::device::fds::leave_low_numbers;
 
 /// Sockets found by one call of epoll.
 const EVENTS: usize = 64;
@@ -72,7 +73,7 @@ impl<E: AsFd> IoSet<E> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
         Ok(Self {
-            epoll,
+            epoll: Epoll(leave_low_numbers(epoll.0)),
             count: AtomicUsize::new(0),
             table: Mutex::new(Table {
                 slots: Slab::new(),

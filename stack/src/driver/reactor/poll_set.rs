@@ -15,12 +15,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use dgiwarp_memory::socket::NoCancellation;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::eventfd::EventFd;
 use parking_lot::{Mutex, RwLock};
 use slab::Slab;
 
 use crate::Error;
 use crate::driver::cq::direct::DirectCompletions;
+use crate::driver::device::event::Event;
 use crate::driver::device::fds::leave_low_numbers;
 use crate::driver::reactor::adaptive_arming::AdaptiveArming;
 use crate::driver::reactor::hot_sockets::{HotSocket, HotSockets};
@@ -81,7 +81,7 @@ pub(crate) struct PollSet {
     /// Members with input that no descriptor announces.
     ready: RunQueue<MemberId>,
     /// Readable while `ready` has any. Made for the first one.
-    ready_fd: OnceLock<EventFd>,
+    ready_fd: OnceLock<Event>,
     /// Members that are to be found elsewhere, or tried on every poll, from the next poll on.
     changed: RunQueue<Changed>,
     /// Members whose peers may wait for an acknowledgement.

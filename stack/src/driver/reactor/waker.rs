@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use dgiwarp_memory::socket::NoCancellation;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use crate::Error;
 use crate::driver::device::clock;
+use crate::driver::device::event::Event;
 use crate::driver::device::fds::leave_low_numbers;
 
 /// Token of the waker's own eventfd.
@@ -39,7 +39,7 @@ pub(crate) trait Task: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Waker {
     epoll: Epoll,
-    wake: EventFd,
+    wake: Event,
     /// End of the thread's sleep, in nanoseconds of the driver's clock; 0 while it is awake.
     wakes_at: AtomicU64,
     timer: FineTimer,
@@ -59,7 +59,7 @@ impl Waker {
         let make = || -> Result<Self, Errno> {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
             let epoll = Epoll(leave_low_numbers(epoll.0));
-            let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+            let wake = Event::new()?;
             epoll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
             let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
             let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
@@ -82,7 +82,7 @@ impl Waker {
     /// Wakes the thread.
     pub(crate) fn wake(&self) {
         let _guard = NoCancellation::begin();
-        let _ = self.wake.write(1);
+        self.wake.ring();
     }
 
     /// Wakes the thread if it would sleep beyond `nanos`.
@@ -135,7 +135,7 @@ impl Waker {
 
     /// Resets the eventfd.
     pub(crate) fn acknowledge(&self) {
-        let _ = self.wake.read();
+        self.wake.clear();
     }
 
     /// Adds the descriptor of a poll set, for one event. Returns whether that worked.

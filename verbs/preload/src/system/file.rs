@@ -3,15 +3,13 @@
 use crate::system::kernel;
 use crate::system::next;
 use libc::{
-    F_DUPFD_CLOEXEC, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, MAP_FAILED, MAP_SHARED,
-    MFD_ALLOW_SEALING, MFD_CLOEXEC, PROT_READ, PROT_WRITE, c_int, c_long, c_void,
+    F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, MAP_FAILED, MAP_SHARED, MFD_ALLOW_SEALING,
+    MFD_CLOEXEC, PROT_READ, PROT_WRITE, c_int, c_void,
 };
 use std::ffi::CStr;
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 
-/// Least number of its descriptor: those below are left to `select(2)`.
-const LEAST: c_long = 1024;
 /// `F_SEAL_FUTURE_WRITE`: no other mapping or call writes.
 const FUTURE_WRITE: c_int = 0x10;
 
@@ -80,12 +78,7 @@ impl Memory {
     }
 
     fn move_up(&mut self) {
-        // SAFETY: numbers only.
-        let higher = unsafe { next::fcntl(self.fd, F_DUPFD_CLOEXEC, LEAST) };
-        if higher >= 0 {
-            kernel::close(self.fd);
-            self.fd = higher;
-        }
+        self.fd = kernel::leave_low_numbers(self.fd);
     }
 
     /// The first word. All are valid until [`end`](Self::end).

@@ -2,7 +2,7 @@
 
 use crate::system::address::{self, length_of};
 use crate::system::next;
-use libc::{c_int, pollfd, sockaddr_storage, socklen_t};
+use libc::{c_int, c_long, pollfd, sockaddr_storage, socklen_t};
 use std::net::SocketAddr;
 use std::ptr;
 
@@ -117,7 +117,21 @@ pub(crate) fn semaphore() -> Option<c_int> {
     let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE;
     // SAFETY: numbers only.
     let fd = unsafe { libc::eventfd(0, flags) };
-    (fd >= 0).then_some(fd)
+    (fd >= 0).then(|| leave_low_numbers(fd))
+}
+
+/// Descriptors below are left to the program: `select(2)` takes no others, nor do the tables of some programs.
+const LEAST: c_long = 1024;
+
+/// Gives a descriptor that programs do not see a high number, where that is allowed.
+pub(crate) fn leave_low_numbers(fd: c_int) -> c_int {
+    // SAFETY: numbers only.
+    let higher = unsafe { next::fcntl(fd, libc::F_DUPFD_CLOEXEC, LEAST) };
+    if higher < 0 {
+        return fd;
+    }
+    close(fd);
+    higher
 }
 
 /// Adds one to a [`semaphore`].

@@ -7,6 +7,7 @@ use crate::ffi::errno;
 use crate::ffi::fork::ProcessTable;
 use crate::ffi::poll;
 use crate::rsocket::companion::socket::Companion;
+use crate::rsocket::wait::leave_low_numbers;
 use dgiwarp_sockets::wire::{RouteAnswer, RouteRequest};
 use libc::c_int;
 use nix::errno::Errno;
@@ -86,8 +87,9 @@ pub(super) fn exchange() -> Result<Arc<Exchange>, Errno> {
     if let Some(begun) = &*exchange {
         return Ok(Arc::clone(begun));
     }
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let begun = Arc::new(Exchange {
-        epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+        epoll: Epoll(leave_low_numbers(epoll.0)),
         entries: Mutex::default(),
     });
     let bell = BELL.load(Ordering::Relaxed);

@@ -8,7 +8,7 @@ use crate::rsocket::poll_set::Room;
 use crate::rsocket::poll_set::member::Member;
 use crate::rsocket::stream::connection::Connection;
 use crate::rsocket::table::Socket;
-use crate::rsocket::wait::{Change, Changes};
+use crate::rsocket::wait::{Change, Changes, leave_low_numbers};
 use dgiwarp::CqWatch;
 use libc::epoll_event;
 use nix::errno::Errno;
@@ -121,6 +121,7 @@ fn mark(queue: &mut VecDeque<u64>, key: u64, indexed: &mut Indexed, due: Due) {
 impl Index {
     pub(super) fn new() -> Result<Self, Errno> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let epoll = Epoll(leave_low_numbers(epoll.0));
         let changes = Changes::new()?;
         epoll.add(&*changes, EpollEvent::new(EpollFlags::EPOLLIN, CHANGES))?;
         Ok(Self {

@@ -203,11 +203,12 @@ impl PollSet {
             }
             slept?;
             let mut members = self.lock();
+            // A long sleep, also one that the caller limits to that.
+            if now() >= since + settings.wake_up_interval / 2 {
+                members.check_all();
+            }
             if members.closed || deadline.is_some_and(|it| now() >= it) {
                 return Ok(0);
-            }
-            if now() >= since + settings.wake_up_interval {
-                members.check_all();
             }
         }
     }

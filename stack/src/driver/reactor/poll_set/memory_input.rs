@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use dgiwarp_memory::socket::NoCancellation;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::driver::device::event::Event;
 use crate::driver::reactor::member::{MemberId, NextReceive, Received};
 use crate::driver::reactor::poll_set::{PollSet, Poller};
 
@@ -68,8 +68,7 @@ impl PollSet {
     pub(super) fn ring_ready(&self) {
         let _guard = NoCancellation::begin();
         let make = || {
-            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-            let fd = EventFd::from_flags(flags)?;
+            let fd = Event::new()?;
             let event = EpollEvent::new(EpollFlags::EPOLLIN, READY);
             self.sockets.add(&fd, event)?;
             Ok::<_, nix::errno::Errno>(fd)
@@ -80,7 +79,7 @@ impl PollSet {
             None => make().ok().map(|fd| self.ready_fd.get_or_init(|| fd)),
         };
         if let Some(fd) = fd {
-            let _ = fd.write(1);
+            fd.ring();
         }
     }
 
@@ -88,7 +87,7 @@ impl PollSet {
     /// something that could not be received now.
     pub(super) fn receive_ready(&self, poller: &mut Poller, next: NextReceive) -> Option<bool> {
         if let Some(fd) = self.ready_fd.get() {
-            let _ = fd.read();
+            fd.clear();
         }
         let (mut got, mut left) = (false, false);
         for _ in 0..self.ready.len() {

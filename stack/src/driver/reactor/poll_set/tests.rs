@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-use nix::sys::eventfd::EfdFlags;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::timers::TIMER_GRACE;
 use super::*;
