@@ -411,3 +411,13 @@ fn threads_are_cancelled_in_waits() {
         prints_ok(command.args(["60", RUN, "--sockets"]).arg(&program));
     }
 }
+
+#[test]
+fn connections_leave_low_numbers_to_the_program() {
+    let Some(program) = compiled("low_numbers", include_str!("../c/low_numbers.c")) else {
+        return;
+    };
+    let mut command = Command::new("timeout");
+    command.env("DGIWARP_SOCKETS_RULES", "on");
+    prints_ok(command.args(["60", RUN, "--sockets"]).arg(&program));
+}
