@@ -22,8 +22,7 @@ int main(int argc, char **argv)
 	socklen_t length = sizeof address;
 	struct rlimit limit;
 	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-	if (limit.rlim_max > 4096)
-		limit.rlim_cur = 4096;
+	limit.rlim_cur = limit.rlim_max < 4096 ? limit.rlim_max : 4096;
 	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 	if (argc > 1) {
 		address.sin_port = htons(atoi(argv[1]));

@@ -385,39 +385,34 @@ fn calls_do_what_they_do_with_tcp() {
     }
 }
 
-/// Whether its listener takes rsockets or a rule has it plain.
-#[test]
-fn threads_are_cancelled_in_accept() {
-    let Some(program) = compiled("accept_cancelled", include_str!("../c/accept_cancelled.c"))
-    else {
+/// Runs a program with each of these rules.
+fn runs_with(rules: &[&str], test: &str, source: &str) {
+    let Some(program) = compiled(test, source) else {
         return;
     };
-    for rules in ["on", "off"] {
+    for rules in rules {
         let mut command = Command::new("timeout");
         command.env("DGIWARP_SOCKETS_RULES", rules);
         prints_ok(command.args(["60", RUN, "--sockets"]).arg(&program));
     }
+}
+
+/// Whether its listener takes rsockets or a rule has it plain.
+#[test]
+fn threads_are_cancelled_in_accept() {
+    let source = include_str!("../c/accept_cancelled.c");
+    runs_with(&["on", "off"], "accept_cancelled", source);
 }
 
 /// Waits for datagrams, and for readiness of connections too.
 #[test]
 fn threads_are_cancelled_in_waits() {
-    let Some(program) = compiled("wait_cancelled", include_str!("../c/wait_cancelled.c")) else {
-        return;
-    };
-    for rules in ["on", "off"] {
-        let mut command = Command::new("timeout");
-        command.env("DGIWARP_SOCKETS_RULES", rules);
-        prints_ok(command.args(["60", RUN, "--sockets"]).arg(&program));
-    }
+    let source = include_str!("../c/wait_cancelled.c");
+    runs_with(&["on", "off"], "wait_cancelled", source);
 }
 
 #[test]
 fn connections_leave_low_numbers_to_the_program() {
-    let Some(program) = compiled("low_numbers", include_str!("../c/low_numbers.c")) else {
-        return;
-    };
-    let mut command = Command::new("timeout");
-    command.env("DGIWARP_SOCKETS_RULES", "on");
-    prints_ok(command.args(["60", RUN, "--sockets"]).arg(&program));
+    let source = include_str!("../c/low_numbers.c");
+    runs_with(&["on"], "low_numbers", source);
 }

@@ -194,11 +194,6 @@ impl Index {
         self.connections.len()
     }
 
-    fn find(&mut self, socket: &Socket) -> Option<(u64, &mut Indexed)> {
-        let key = *self.keys.get(&socket.identity())?;
-        Some((key, self.connections.get_mut(&key)?))
-    }
-
     /// Whether the socket has a member.
     pub(super) fn has(&self, socket: &Socket) -> bool {
         let key = self.keys.get(&socket.identity());
@@ -211,7 +206,7 @@ impl Index {
         drop(self.put_back(member));
     }
 
-    /// Gives a socket of the index, which may have been taken out, this member. Returns it where the socket is not in the index.
+    /// Gives a socket of the index, which may have been taken out, this member. Returns it where the socket is not in the index, or the kernel has no room for its watch.
     pub(super) fn put_back(&mut self, member: Member) -> Option<Member> {
         let Some(key) = self.keys.get(&member.socket.identity()) else {
             return Some(member);
@@ -221,6 +216,8 @@ impl Index {
         };
         if !indexed.is_watched {
             if self.epoll.add(indexed.watch.as_fd(), input(*key)).is_err() {
+                // It is checked elsewhere, and may come anew.
+                let _ = self.remove(&member.socket);
                 return Some(member);
             }
             indexed.is_watched = true;
@@ -232,7 +229,8 @@ impl Index {
 
     /// Takes a socket out, which the program may put back.
     pub(super) fn withdraw(&mut self, socket: &Socket) {
-        if let Some((_, indexed)) = self.find(socket) {
+        let key = self.keys.get(&socket.identity());
+        if let Some(indexed) = key.and_then(|key| self.connections.get_mut(key)) {
             indexed.member = None;
         }
     }
