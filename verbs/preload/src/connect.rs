@@ -10,6 +10,7 @@ use crate::system::kernel;
 use crate::system::rsockets;
 use crate::system::{errno, report};
 use crate::table;
+use dgiwarp_memory::socket::NoCancellation;
 use libc::{POLLERR, POLLHUP, POLLOUT, SOL_SOCKET, c_int, sockaddr, socklen_t, timeval};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -32,6 +33,7 @@ pub(crate) unsafe fn connect(
     to: *const sockaddr,
     length: socklen_t,
 ) -> Result<c_int, Option<Plain>> {
+    let _guard = NoCancellation::begin();
     // SAFETY: the caller's contract.
     let peer = unsafe { address::read(to, length) };
     let peer = peer.filter(|it| it.port() != 0).ok_or(None)?;

@@ -11,6 +11,7 @@ use crate::rules::{Direction, Protocol};
 use crate::system::address;
 use crate::system::{errno, kernel, report, rsockets};
 use crate::table::{self, Face, Shared, Udp};
+use dgiwarp_memory::socket::NoCancellation;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP, SOL_SOCKET, c_int, sockaddr, socklen_t};
 use std::env;
 use std::sync::OnceLock;
@@ -254,6 +255,7 @@ pub(crate) fn retire(fd: c_int, reason: &'static str) {
 
 /// Octets of the first datagram that has come by a companion.
 pub(crate) fn first(companion: c_int) -> Option<c_int> {
+    let _guard = NoCancellation::begin();
     let flags = libc::MSG_PEEK;
     // SAFETY: no room.
     let octets = unsafe { rsockets::rrecv(companion, std::ptr::null_mut(), 0, flags) };

@@ -3,7 +3,8 @@
 use crate::abi::AF_IB;
 use crate::cm::addr::address;
 use crate::device::at_exit;
-use crate::ffi::{entry, minus_one, minus_one_making};
+use crate::ffi::{check_memory, entry, minus_one, minus_one_making};
+use crate::rsocket::cancellation::{Begin, cancellable};
 use crate::rsocket::companion::socket::Companion;
 use crate::rsocket::datagram::socket::DatagramSocket;
 use crate::rsocket::iovec::{Vectors, many, one};
@@ -13,6 +14,7 @@ use crate::rsocket::poll_set::{self, PollSet};
 use crate::rsocket::stream::io_map::Request;
 use crate::rsocket::stream::socket::StreamSocket;
 use crate::rsocket::table::{self, Socket};
+use crate::rsocket::wait::Waiting;
 use dgiwarp_sockets::Shutdown;
 use libc::{
     F_DUPFD, F_GETFD, F_GETFL, F_SETFD, F_SETFL, O_NONBLOCK, c_int, c_long, fd_set, iovec, msghdr,
@@ -27,15 +29,30 @@ use std::time::Duration;
 /// Beyond rdma-core, for the preload library: a companion of the UDP socket whose descriptor is the protocol.
 const DGIWARP_COMPANION: c_int = 0x6477_0003;
 
-/// Convention of calls that return a number of octets: -1 and errno.
-fn octets(body: impl FnOnce() -> Result<usize, Errno>) -> ssize_t {
-    entry(-1, || match body() {
-        Ok(count) => ssize_t::try_from(count).unwrap_or(ssize_t::MAX),
-        Err(errno) => {
-            errno.set();
-            -1
-        }
+/// Convention of calls that return a number of octets: -1 and errno. They are cancellation points ([`cancellable`]).
+fn octets(mut attempt: impl FnMut() -> Result<usize, Errno>) -> ssize_t {
+    cancellable(-1, || {
+        attempt().map(|count| ssize_t::try_from(count).unwrap_or(ssize_t::MAX))
     })
+}
+
+/// A call that sends or receives, between its attempts.
+#[derive(Default)]
+struct Call {
+    flags: c_int,
+    /// How the call waits, from the first attempt on.
+    waiting: Option<Waiting>,
+    /// Octets of earlier attempts.
+    done: usize,
+}
+
+impl Call {
+    fn new(flags: c_int) -> Self {
+        Self {
+            flags,
+            ..Self::default()
+        }
+    }
 }
 
 /// The program's address.
@@ -133,12 +150,12 @@ pub(crate) extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     minus_one_making(|| Socket::stream(fd)?.listen(backlog).map(|()| 0))
 }
 
-pub(crate) unsafe extern "C" fn raccept(
+pub(crate) unsafe extern "C-unwind" fn raccept(
     fd: c_int,
     from: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    minus_one(|| {
+    cancellable(-1, || {
         let accepted = Socket::stream(fd)?.accept()?;
         let peer = accepted.lock().peer;
         let fd = Socket::Stream(accepted).enter()?;
@@ -153,12 +170,13 @@ pub(crate) unsafe extern "C" fn raccept(
     })
 }
 
-pub(crate) unsafe extern "C" fn rconnect(
+pub(crate) unsafe extern "C-unwind" fn rconnect(
     fd: c_int,
     to: *const sockaddr,
     length: socklen_t,
 ) -> c_int {
-    minus_one_making(|| {
+    cancellable(-1, || {
+        check_memory()?;
         let socket = Socket::get(fd)?;
         // SAFETY: the program's address.
         let to = unsafe { read_address(to, length) }?;
@@ -198,77 +216,88 @@ pub(crate) extern "C" fn rclose(fd: c_int) -> c_int {
     })
 }
 
-/// Receives into vectors. Returns the octets, and the source where the socket has one for each datagram.
-///
-/// # Safety
-/// The vectors are valid for the call.
-unsafe fn receive(
-    fd: c_int,
-    vectors: &[iovec],
-    flags: c_int,
-) -> Result<(usize, Option<SocketAddr>), Errno> {
-    // SAFETY: the caller's contract.
-    let mut to = unsafe { Vectors::new(vectors) }?;
-    match Socket::get(fd)? {
-        Socket::Stream(stream) => {
-            let connection = stream.connection()?;
-            let count = connection.receive(&mut to, flags, stream.receiving(flags))?;
-            let peer = stream.lock().peer;
-            Ok((count, peer))
+impl Call {
+    /// Receives into vectors. Returns the octets, and the source where the socket has one for each datagram.
+    ///
+    /// # Safety
+    /// The vectors are valid for the call, and those of its earlier attempts.
+    unsafe fn receive(
+        &mut self,
+        fd: c_int,
+        vectors: &[iovec],
+    ) -> Result<(usize, Option<SocketAddr>), Errno> {
+        let flags = self.flags;
+        // SAFETY: the caller's contract.
+        let mut to = unsafe { Vectors::new(vectors) }?;
+        match Socket::get(fd)? {
+            Socket::Stream(stream) => {
+                let waiting = *self.waiting.get_or_insert_with(|| stream.receiving(flags));
+                to.skip(self.done);
+                let connection = stream.connection()?;
+                let received = connection.receive(&mut to, flags, waiting);
+                self.done = to.done();
+                let peer = stream.lock().peer;
+                Ok((received?, peer))
+            }
+            Socket::Datagram(datagram) => {
+                let room = to.left();
+                let (count, source) = datagram.receive(&mut to, flags, datagram.waiting(flags))?;
+                let count = if flags & libc::MSG_TRUNC == 0 {
+                    count.min(room)
+                } else {
+                    count
+                };
+                Ok((count, Some(source)))
+            }
+            Socket::Companion(companion) => {
+                let taken = companion.receive(&mut to, flags)?;
+                Ok((taken.octets, Some(taken.source)))
+            }
         }
-        Socket::Datagram(datagram) => {
-            let room = to.left();
-            let (count, source) = datagram.receive(&mut to, flags, datagram.waiting(flags))?;
-            let count = if flags & libc::MSG_TRUNC == 0 {
-                count.min(room)
-            } else {
-                count
-            };
-            Ok((count, Some(source)))
-        }
-        Socket::Companion(companion) => {
-            let taken = companion.receive(&mut to, flags)?;
-            Ok((taken.octets, Some(taken.source)))
+    }
+
+    /// Sends from vectors.
+    ///
+    /// # Safety
+    /// As for [`receive`](Self::receive).
+    unsafe fn send(
+        &mut self,
+        fd: c_int,
+        vectors: &[iovec],
+        to: Option<SocketAddr>,
+    ) -> Result<usize, Errno> {
+        let flags = self.flags;
+        // SAFETY: the caller's contract.
+        let mut from = unsafe { Vectors::new(vectors) }?;
+        match Socket::get(fd)? {
+            Socket::Stream(_) if to.is_some() => Err(Errno::EISCONN),
+            Socket::Stream(stream) => {
+                let waiting = *self.waiting.get_or_insert_with(|| stream.sending(flags));
+                from.skip(self.done);
+                let sent = stream.connection()?.send(&mut from, waiting);
+                self.done = from.done();
+                sent
+            }
+            Socket::Datagram(datagram) => datagram.send(&mut from, to, datagram.waiting(flags)),
+            Socket::Companion(companion) => companion.send(&mut from, to),
         }
     }
 }
 
-/// Sends from vectors.
-///
-/// # Safety
-/// The vectors are valid for the call.
-unsafe fn send(
-    fd: c_int,
-    vectors: &[iovec],
-    flags: c_int,
-    to: Option<SocketAddr>,
-) -> Result<usize, Errno> {
-    // SAFETY: the caller's contract.
-    let mut from = unsafe { Vectors::new(vectors) }?;
-    match Socket::get(fd)? {
-        Socket::Stream(_) if to.is_some() => Err(Errno::EISCONN),
-        Socket::Stream(stream) => {
-            let connection = stream.connection()?;
-            connection.send(&mut from, stream.sending(flags))
-        }
-        Socket::Datagram(datagram) => datagram.send(&mut from, to, datagram.waiting(flags)),
-        Socket::Companion(companion) => companion.send(&mut from, to),
-    }
-}
-
-pub(crate) unsafe extern "C" fn rrecv(
+pub(crate) unsafe extern "C-unwind" fn rrecv(
     fd: c_int,
     buffer: *mut c_void,
     length: usize,
     flags: c_int,
 ) -> ssize_t {
+    let mut call = Call::new(flags);
     octets(|| {
         // SAFETY: the program's buffer.
-        unsafe { receive(fd, &[one(buffer, length)], flags) }.map(|(count, _)| count)
+        unsafe { call.receive(fd, &[one(buffer, length)]) }.map(|(count, _)| count)
     })
 }
 
-pub(crate) unsafe extern "C" fn rrecvfrom(
+pub(crate) unsafe extern "C-unwind" fn rrecvfrom(
     fd: c_int,
     buffer: *mut c_void,
     length: usize,
@@ -276,9 +305,10 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
     from: *mut sockaddr,
     from_length: *mut socklen_t,
 ) -> ssize_t {
+    let mut call = Call::new(flags);
     octets(|| {
         // SAFETY: the program's buffer.
-        let (count, source) = unsafe { receive(fd, &[one(buffer, length)], flags) }?;
+        let (count, source) = unsafe { call.receive(fd, &[one(buffer, length)]) }?;
         if let Some(source) = source
             && !from.is_null()
         {
@@ -289,7 +319,12 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
     })
 }
 
-pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn rrecvmsg(
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> ssize_t {
+    let mut call = Call::new(flags);
     octets(|| {
         // SAFETY: NULL, or the program's header.
         let message = unsafe { message.as_mut() }.ok_or(Errno::EFAULT)?;
@@ -299,7 +334,7 @@ pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, message: *mut msghdr, flags:
         // SAFETY: as many vectors as the header has.
         let vectors = unsafe { many(message.msg_iov, message.msg_iovlen) }?;
         // SAFETY: the program's vectors.
-        let (count, source) = unsafe { receive(fd, vectors, flags) }?;
+        let (count, source) = unsafe { call.receive(fd, vectors) }?;
         message.msg_flags = 0;
         message.msg_controllen = 0;
         if let Some(source) = source
@@ -313,34 +348,44 @@ pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, message: *mut msghdr, flags:
     })
 }
 
-pub(crate) unsafe extern "C" fn rread(fd: c_int, buffer: *mut c_void, length: usize) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn rread(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: usize,
+) -> ssize_t {
     // SAFETY: the program's buffer.
     unsafe { rrecv(fd, buffer, length, 0) }
 }
 
-pub(crate) unsafe extern "C" fn rreadv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn rreadv(
+    fd: c_int,
+    vectors: *const iovec,
+    count: c_int,
+) -> ssize_t {
+    let mut call = Call::default();
     octets(|| {
         let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
         // SAFETY: the program's vectors.
         let vectors = unsafe { many(vectors, count) }?;
         // SAFETY: as above.
-        unsafe { receive(fd, vectors, 0) }.map(|(count, _)| count)
+        unsafe { call.receive(fd, vectors) }.map(|(count, _)| count)
     })
 }
 
-pub(crate) unsafe extern "C" fn rsend(
+pub(crate) unsafe extern "C-unwind" fn rsend(
     fd: c_int,
     buffer: *const c_void,
     length: usize,
     flags: c_int,
 ) -> ssize_t {
+    let mut call = Call::new(flags);
     octets(|| {
         // SAFETY: the program's buffer.
-        unsafe { send(fd, &[one(buffer, length)], flags, None) }
+        unsafe { call.send(fd, &[one(buffer, length)], None) }
     })
 }
 
-pub(crate) unsafe extern "C" fn rsendto(
+pub(crate) unsafe extern "C-unwind" fn rsendto(
     fd: c_int,
     buffer: *const c_void,
     length: usize,
@@ -348,6 +393,7 @@ pub(crate) unsafe extern "C" fn rsendto(
     to: *const sockaddr,
     to_length: socklen_t,
 ) -> ssize_t {
+    let mut call = Call::new(flags);
     octets(|| {
         let to = if to.is_null() {
             None
@@ -356,15 +402,16 @@ pub(crate) unsafe extern "C" fn rsendto(
             Some(unsafe { read_address(to, to_length) }?)
         };
         // SAFETY: the program's buffer.
-        unsafe { send(fd, &[one(buffer, length)], flags, to) }
+        unsafe { call.send(fd, &[one(buffer, length)], to) }
     })
 }
 
-pub(crate) unsafe extern "C" fn rsendmsg(
+pub(crate) unsafe extern "C-unwind" fn rsendmsg(
     fd: c_int,
     message: *const msghdr,
     flags: c_int,
 ) -> ssize_t {
+    let mut call = Call::new(flags);
     octets(|| {
         // SAFETY: NULL, or the program's header.
         let message = unsafe { message.as_ref() }.ok_or(Errno::EFAULT)?;
@@ -380,47 +427,72 @@ pub(crate) unsafe extern "C" fn rsendmsg(
         // SAFETY: as many vectors as the header has.
         let vectors = unsafe { many(message.msg_iov, message.msg_iovlen) }?;
         // SAFETY: the program's vectors.
-        unsafe { send(fd, vectors, flags, to) }
+        unsafe { call.send(fd, vectors, to) }
     })
 }
 
-pub(crate) unsafe extern "C" fn rwrite(fd: c_int, buffer: *const c_void, length: usize) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn rwrite(
+    fd: c_int,
+    buffer: *const c_void,
+    length: usize,
+) -> ssize_t {
     // SAFETY: the program's buffer.
     unsafe { rsend(fd, buffer, length, 0) }
 }
 
-pub(crate) unsafe extern "C" fn rwritev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn rwritev(
+    fd: c_int,
+    vectors: *const iovec,
+    count: c_int,
+) -> ssize_t {
+    let mut call = Call::default();
     octets(|| {
         let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
         // SAFETY: the program's vectors.
         let vectors = unsafe { many(vectors, count) }?;
         // SAFETY: as above.
-        unsafe { send(fd, vectors, 0, None) }
+        unsafe { call.send(fd, vectors, None) }
     })
 }
 
-pub(crate) unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    minus_one(|| {
+/// Readiness calls: where no socket is among the descriptors, the kernel's poll(2) is the cancellation point.
+///
+/// # Safety
+/// `fds` is NULL or has `count` descriptors.
+pub(crate) unsafe extern "C-unwind" fn rpoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+) -> c_int {
+    let array = || {
         let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
-        let fds = match (fds.is_null(), count) {
-            (_, 0) => &mut [],
-            (true, _) => return Err(Errno::EFAULT),
+        match (fds.is_null(), count) {
+            (_, 0) => Ok(&mut [][..]),
+            (true, _) => Err(Errno::EFAULT),
             // SAFETY: the program's array.
-            (false, count) => unsafe { std::slice::from_raw_parts_mut(fds, count) },
-        };
-        let ready = poll::rpoll(fds, timeout)?;
-        Ok(c_int::try_from(ready).unwrap_or(c_int::MAX))
-    })
+            (false, count) => Ok(unsafe { std::slice::from_raw_parts_mut(fds, count) }),
+        }
+    };
+    let mut begin = Begin::default();
+    let ready = cancellable(Some(-1), || {
+        let ready = poll::rpoll(array()?, timeout, &mut begin)?;
+        Ok(ready.map(|it| c_int::try_from(it).unwrap_or(c_int::MAX)))
+    });
+    match (ready, array()) {
+        (Some(ready), _) => ready,
+        (None, array) => crate::ffi::poll(array.unwrap_or_default(), timeout),
+    }
 }
 
-pub(crate) unsafe extern "C" fn rselect(
+pub(crate) unsafe extern "C-unwind" fn rselect(
     count: c_int,
     reads: *mut fd_set,
     writes: *mut fd_set,
     exceptions: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    minus_one(|| {
+    let mut begin = Begin::default();
+    cancellable(-1, || {
         // SAFETY: NULL, or the program's time.
         let timeout = match unsafe { timeout.as_ref() } {
             None => None,
@@ -430,8 +502,9 @@ pub(crate) unsafe extern "C" fn rselect(
                 Some(Duration::from_secs(seconds) + Duration::from_micros(micros))
             }
         };
+        let sets = [reads, writes, exceptions];
         // SAFETY: the program's sets.
-        let ready = unsafe { poll::rselect(count, [reads, writes, exceptions], timeout) }?;
+        let ready = unsafe { poll::rselect(count, sets, timeout, &mut begin) }?;
         Ok(c_int::try_from(ready).unwrap_or(c_int::MAX))
     })
 }
@@ -573,20 +646,25 @@ pub(crate) unsafe extern "C" fn riounmap(fd: c_int, buffer: *mut c_void, length:
     })
 }
 
-pub(crate) unsafe extern "C" fn riowrite(
+pub(crate) unsafe extern "C-unwind" fn riowrite(
     fd: c_int,
     buffer: *const c_void,
     count: usize,
     offset: off_t,
     flags: c_int,
 ) -> usize {
+    let mut call = Call::new(flags);
     let written = octets(|| {
         let stream = Socket::stream(fd)?;
+        let waiting = *call.waiting.get_or_insert_with(|| stream.sending(flags));
         let connection = stream.connection()?;
         let vectors = [one(buffer, count)];
         // SAFETY: the program's buffer.
         let mut from = unsafe { Vectors::new(&vectors) }?;
-        connection.write_to_map(&mut from, offset.cast_unsigned(), stream.sending(flags))
+        from.skip(call.done);
+        let written = connection.write_to_map(&mut from, offset.cast_unsigned(), waiting);
+        call.done = from.done();
+        written
     });
     // riowrite(3) returns a number without a sign, as rdma-core declares it.
     written.cast_unsigned()

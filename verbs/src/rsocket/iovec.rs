@@ -12,9 +12,10 @@ const MAX_VECTORS: usize = 1024;
 pub(super) struct Vectors<'a> {
     vectors: &'a [iovec],
     /// Octets of the first vector that are done.
-    done: usize,
+    first: usize,
     /// Octets that are left.
     left: usize,
+    all: usize,
 }
 
 impl<'a> Vectors<'a> {
@@ -33,8 +34,9 @@ impl<'a> Vectors<'a> {
         }
         Ok(Self {
             vectors,
-            done: 0,
+            first: 0,
             left,
+            all: left,
         })
     }
 
@@ -42,20 +44,30 @@ impl<'a> Vectors<'a> {
         self.left
     }
 
+    /// Octets of the call, those of earlier attempts among them.
+    pub(super) fn all(&self) -> usize {
+        self.all
+    }
+
+    /// Octets that are done.
+    pub(super) fn done(&self) -> usize {
+        self.all - self.left
+    }
+
     /// The next octets that lie in one piece, at most `most`.
     fn next(&mut self, most: usize) -> Option<(*mut u8, usize)> {
         loop {
             let (first, others) = self.vectors.split_first()?;
-            let octets = (first.iov_len - self.done).min(most);
-            if octets == 0 && !others.is_empty() && self.done == first.iov_len {
-                (self.vectors, self.done) = (others, 0);
+            let octets = (first.iov_len - self.first).min(most);
+            if octets == 0 && !others.is_empty() && self.first == first.iov_len {
+                (self.vectors, self.first) = (others, 0);
                 continue;
             }
             if octets == 0 {
                 return None;
             }
-            let at = first.iov_base.cast::<u8>().wrapping_add(self.done);
-            self.done += octets;
+            let at = first.iov_base.cast::<u8>().wrapping_add(self.first);
+            self.first += octets;
             self.left -= octets;
             return Some((at, octets));
         }

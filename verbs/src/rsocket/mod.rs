@@ -7,6 +7,7 @@
 //! Lock order: the members of a poll set, the table, the state of a socket, the state of its connection. Events of the stack are recorded under a lock of their own ([`events`]).
 
 mod calls;
+mod cancellation;
 mod companion;
 mod datagram;
 mod device;

@@ -1,6 +1,7 @@
 //! `rpoll(3)` and `rselect(3)`: readiness of sockets and of other descriptors together.
 
 use crate::ffi::poll;
+use crate::rsocket::cancellation::Begin;
 use crate::rsocket::edges::Interest;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::table::Socket;
@@ -14,20 +15,33 @@ struct Watched {
     socket: Option<Socket>,
 }
 
-/// poll(2) on sockets and other descriptors. A negative timeout is none.
-pub(super) fn rpoll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, Errno> {
-    let watched: Vec<Watched> = fds
-        .iter()
-        .map(|it| Watched {
-            socket: Socket::find(it.fd),
-        })
-        .collect();
+/// poll(2) on sockets and other descriptors. A negative timeout is none. `None` where there are no sockets, and the kernel is to be asked alone.
+pub(super) fn rpoll(
+    fds: &mut [pollfd],
+    timeout: c_int,
+    begin: &mut Begin,
+) -> Result<Option<usize>, Errno> {
+    let watched = watched(fds);
     if watched.iter().all(|it| it.socket.is_none()) {
-        let ready = poll(fds, timeout);
-        return usize::try_from(ready).map_err(|_| Errno::last());
+        return Ok(None);
     }
+    wait(fds, &watched, timeout, begin).map(Some)
+}
+
+fn watched(fds: &[pollfd]) -> Vec<Watched> {
+    let sockets = fds.iter().map(|it| Socket::find(it.fd));
+    sockets.map(|socket| Watched { socket }).collect()
+}
+
+/// Waits until a descriptor is ready. Returns how many are.
+fn wait(
+    fds: &mut [pollfd],
+    watched: &[Watched],
+    timeout: c_int,
+    begin: &mut Begin,
+) -> Result<usize, Errno> {
     let settings = Settings::get();
-    let start = now();
+    let start = begin.time();
     let wait = u64::try_from(timeout).ok().map(Duration::from_millis);
     let deadline = wait.map(|wait| start + wait);
     let mut sockets = watched.iter().filter_map(|it| it.socket.as_ref());
@@ -38,7 +52,7 @@ pub(super) fn rpoll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, Errno> 
     };
     let mut polling = Polling::until(start + polling_time.min(wait.unwrap_or(Duration::MAX)));
     loop {
-        let ready = check(fds, &watched)?;
+        let ready = check(fds, watched)?;
         if ready > 0 || timeout == 0 {
             return Ok(ready);
         }
@@ -47,8 +61,8 @@ pub(super) fn rpoll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, Errno> 
         }
     }
     loop {
-        sleep_at(fds, &watched, deadline, &settings)?;
-        let ready = check(fds, &watched)?;
+        sleep_at(fds, watched, deadline, &settings)?;
+        let ready = check(fds, watched)?;
         if ready > 0 || deadline.is_some_and(|it| now() >= it) {
             return Ok(ready);
         }
@@ -170,6 +184,7 @@ pub(super) unsafe fn rselect(
     count: c_int,
     sets: [*mut fd_set; 3],
     timeout: Option<Duration>,
+    begin: &mut Begin,
 ) -> Result<usize, Errno> {
     let most = c_int::try_from(libc::FD_SETSIZE).unwrap_or(1024);
     if count < 0 || count > most {
@@ -191,7 +206,8 @@ pub(super) unsafe fn rselect(
         .collect();
     let millis = timeout.map(|it| it.as_micros().div_ceil(1000));
     let millis = millis.map_or(-1, |it| c_int::try_from(it).unwrap_or(c_int::MAX));
-    rpoll(&mut fds, millis)?;
+    let watched = watched(&fds);
+    wait(&mut fds, &watched, millis, begin)?;
     if fds.iter().any(|it| it.revents & libc::POLLNVAL != 0) {
         return Err(Errno::EBADF);
     }

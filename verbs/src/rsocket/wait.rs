@@ -1,12 +1,16 @@
 //! Waiting: at descriptors of sockets and of the program, and for other threads that took a completion.
 
+use crate::ffi::fork::generation;
 use crate::ffi::poll;
+use crate::rsocket::cancellation;
 use crate::rsocket::settings::Settings;
 use libc::{POLLIN, c_int, pollfd};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd;
 use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,10 +32,38 @@ pub(super) struct Waiting {
 }
 
 thread_local! {
-    /// Descriptor at which other threads wake this one.
-    static WAKER: Option<OwnedFd> = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-        .ok()
-        .map(|fd| leave_low_numbers(fd.into()));
+    static WAKER: RefCell<Option<Waker>> = const { RefCell::new(None) };
+}
+
+/// Descriptor at which other threads wake this one.
+struct Waker {
+    fd: ManuallyDrop<OwnedFd>,
+    generation: u32,
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        // A child of fork(2) may have another file at the number.
+        if self.generation == generation() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.fd) };
+        }
+    }
+}
+
+/// The calling thread's waker. A child of fork(2) does not share its parent's.
+pub(super) fn waker() -> Result<RawFd, Errno> {
+    WAKER.with_borrow_mut(|waker| {
+        if let Some(own) = waker.as_ref().filter(|it| it.generation == generation()) {
+            return Ok(own.fd.as_raw_fd());
+        }
+        let fd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let own = Waker {
+            fd: ManuallyDrop::new(leave_low_numbers(fd.into())),
+            generation: generation(),
+        };
+        Ok(waker.insert(own).fd.as_raw_fd())
+    })
 }
 
 /// Threads that sleep until a socket changes, and poll sets that are told.
@@ -167,13 +199,6 @@ impl Waiters {
     }
 }
 
-/// The calling thread's waker.
-pub(super) fn waker() -> Result<RawFd, Errno> {
-    WAKER
-        .with(|waker| waker.as_ref().map(AsRawFd::as_raw_fd))
-        .ok_or(Errno::EMFILE)
-}
-
 /// Longest pause between two looks of a call that polls, in rounds of the processor's hint.
 const LONGEST_PAUSE: u32 = 32;
 
@@ -212,7 +237,7 @@ pub(super) fn readable(fd: RawFd) -> pollfd {
 }
 
 /// Sleeps until one of the descriptors is ready or the waker, which is the last of them, was used; at most until the deadline and for the longest
-/// sleep. The result is that of poll(2).
+/// sleep. The result is that of poll(2), or tells that the call is to begin again ([`cancellation`]).
 pub(super) fn sleep(
     descriptors: &mut [pollfd],
     deadline: Option<Instant>,
@@ -222,8 +247,12 @@ pub(super) fn sleep(
     let left = deadline.map_or(longest, |it| {
         it.saturating_duration_since(now()).min(longest)
     });
-    if poll(descriptors, millis(left)) < 0 {
+    let ready = poll(descriptors, millis(left));
+    if ready < 0 {
         return Err(Errno::last());
+    }
+    if ready == 0 && left == longest {
+        cancellation::slept_long()?;
     }
     if let Some(last) = descriptors.last()
         && last.revents != 0

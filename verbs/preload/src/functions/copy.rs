@@ -5,7 +5,8 @@ use crate::functions::{Way, way};
 use crate::records::{self, Connection};
 use crate::system::{errno, kernel, next, rsockets};
 use crate::table::{self, Face};
-use libc::{MSG_DONTWAIT, POLLOUT, c_int, c_uint, c_void, off_t, size_t, ssize_t};
+use dgiwarp_memory::socket::NoCancellation;
+use libc::{MSG_DONTWAIT, POLLIN, POLLOUT, c_int, c_uint, c_void, off_t, size_t, ssize_t};
 use std::ptr;
 
 /// Octets that are copied at a time.
@@ -23,6 +24,7 @@ fn is_connection(fd: c_int) -> bool {
 /// # Safety
 /// `offset` is NULL or a position.
 unsafe fn copy_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    let _guard = NoCancellation::begin();
     let connection = match way(to) {
         Way::Rsocket(connection) => connection,
         Way::Fails(error) => return errno::fail(error),
@@ -106,7 +108,7 @@ unsafe extern "C-unwind" fn sendfile64(
     unsafe { sendfile(to, from, offset, count) }
 }
 
-/// Moves octets of a pipe to a connection. All octets that the pipe gave are sent.
+/// Moves octets of a pipe to a connection. All octets that the pipe gave are sent. A cancellation point where it waits for the pipe or for the first room.
 fn from_pipe(pipe: c_int, connection: Connection, size: usize, waits: bool) -> ssize_t {
     let rsocket = connection.rsocket;
     match rsockets::poll_one(rsocket, POLLOUT, if waits { -1 } else { 0 }) {
@@ -114,6 +116,10 @@ fn from_pipe(pipe: c_int, connection: Connection, size: usize, waits: bool) -> s
         Some(_) => {}
         None => return -1,
     }
+    if waits && !kernel::is_nonblocking(pipe) {
+        kernel::poll(&mut [kernel::readable(pipe)], -1);
+    }
+    let _guard = NoCancellation::begin();
     if !waits && kernel::poll(&mut [kernel::readable(pipe)], 0) <= 0 {
         return errno::fail(libc::EAGAIN);
     }
@@ -145,9 +151,14 @@ fn from_pipe(pipe: c_int, connection: Connection, size: usize, waits: bool) -> s
     ssize_t::try_from(done).unwrap_or(ssize_t::MAX)
 }
 
-/// Moves octets of a connection to a pipe. Octets that the pipe has no room for stay.
-fn to_pipe(connection: Connection, pipe: c_int, size: usize, flags: c_int) -> ssize_t {
+/// Moves octets of a connection to a pipe. Octets that the pipe has no room for stay. A cancellation point where it waits for octets.
+fn to_pipe(connection: Connection, pipe: c_int, size: usize, waits: bool) -> ssize_t {
     let rsocket = connection.rsocket;
+    if waits && rsockets::poll_one(rsocket, POLLIN, -1).is_none() {
+        return -1;
+    }
+    let _guard = NoCancellation::begin();
+    let flags = if waits { 0 } else { MSG_DONTWAIT };
     let mut room = vec![0_u8; CHUNK.min(size)];
     let peek = libc::MSG_PEEK | flags;
     // SAFETY: room for as many octets.
@@ -185,7 +196,7 @@ unsafe extern "C-unwind" fn splice(
         (true, true) => errno::fail(libc::EINVAL),
         _ if size == 0 => 0,
         (true, false) => match way(from) {
-            Way::Rsocket(it) => to_pipe(it, to, size, if waits { 0 } else { MSG_DONTWAIT }),
+            Way::Rsocket(it) => to_pipe(it, to, size, waits && !kernel::is_nonblocking(from)),
             Way::Fails(error) => errno::fail(error),
             Way::Kernel(_) | Way::Datagram(_) => errno::fail(libc::EINVAL),
         },

@@ -4,7 +4,7 @@ use crate::connect::accept_timeout;
 use crate::datagrams;
 use crate::records::Connection;
 use crate::system::address::{self, length_of};
-use crate::system::{cancellation, errno, kernel, next, report, rsockets};
+use crate::system::{errno, kernel, next, report, rsockets};
 use libc::{
     MSG_CONFIRM, MSG_DONTROUTE, MSG_DONTWAIT, MSG_EOR, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB,
     MSG_TRUNC, c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t,
@@ -150,12 +150,9 @@ unsafe fn take(companion: Connection, message: *mut msghdr, flags: c_int) -> Opt
 
 /// Waits for a datagram, as long as the socket's option says.
 fn wait(fd: c_int, companion: Connection) -> bool {
-    let poll = |timeout| {
-        let mut fds = [kernel::readable(fd), kernel::readable(companion.rsocket)];
-        // SAFETY: two descriptors.
-        unsafe { rsockets::rpoll(fds.as_mut_ptr(), 2, timeout) }
-    };
-    match cancellation::waiting(accept_timeout(fd), poll) {
+    let mut fds = [kernel::readable(fd), kernel::readable(companion.rsocket)];
+    // SAFETY: two descriptors.
+    match unsafe { rsockets::rpoll(fds.as_mut_ptr(), 2, accept_timeout(fd)) } {
         0 => {
             errno::set(libc::EAGAIN);
             false

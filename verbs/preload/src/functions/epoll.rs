@@ -4,7 +4,7 @@ use crate::datagrams;
 use crate::functions::poll::{masked, millis};
 use crate::listener;
 use crate::sets;
-use crate::system::{cancellation, errno, kernel, next, rsockets};
+use crate::system::{errno, kernel, next, rsockets};
 use crate::table::{self, Face};
 use libc::{EPOLL_CTL_DEL, c_int, epoll_event, sigset_t, timespec};
 use std::ptr;
@@ -105,10 +105,8 @@ unsafe fn wait(
     let mut left = timeout;
     let mut vain = 0;
     loop {
-        let count = cancellation::waiting(left, |left| {
-            // SAFETY: the caller's room.
-            unsafe { rsockets::repoll_wait(poll_set, events, most, left) }
-        });
+        // SAFETY: the caller's room.
+        let count = unsafe { rsockets::repoll_wait(poll_set, events, most, left) };
         let Ok(found) = usize::try_from(count) else {
             return count;
         };

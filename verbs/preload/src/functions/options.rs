@@ -7,6 +7,7 @@ use crate::process;
 use crate::system::address::{self, length_of};
 use crate::system::{errno, next, rsockets};
 use crate::table::{self, Face};
+use dgiwarp_memory::socket::NoCancellation;
 use libc::{
     F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, IPPROTO_TCP, O_NONBLOCK, SO_ERROR, SO_KEEPALIVE,
     SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, TCP_KEEPIDLE, c_int, c_long, c_ulong, c_void, sockaddr,
@@ -164,6 +165,7 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_long)
 
 /// Octets that can be read from a connection.
 fn unread(rsocket: c_int) -> c_int {
+    let _guard = NoCancellation::begin();
     let mut room = vec![0_u8; PEEK];
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: room for as many octets.

@@ -3,12 +3,13 @@
 use crate::datagrams;
 use crate::listener;
 use crate::sets;
-use crate::system::{cancellation, errno, kernel, next, rsockets};
+use crate::system::{errno, kernel, next, rsockets};
 use crate::table::{self, Face};
 use libc::{
     POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, c_int,
     fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval,
 };
+use std::cell::RefCell;
 use std::ptr;
 
 /// Runs a function under a mask of signals, which is NULL or a set.
@@ -62,7 +63,13 @@ fn has_more(fd: c_int) -> bool {
     )
 }
 
+thread_local! {
+    /// Descriptors of calls that wait. Those of a cancelled thread end with it.
+    static WAITING: RefCell<Vec<Expanded>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Descriptors of a call, with rsockets in place of faces, and behind them the queues of listeners and the companions of UDP sockets.
+#[derive(Default)]
 struct Expanded {
     fds: Vec<pollfd>,
     /// Socket of each of these, by position.
@@ -109,13 +116,22 @@ impl Expanded {
         expanded
     }
 
-    fn poll(&mut self, timeout: c_int) -> c_int {
-        if !self.has_rsockets {
-            return kernel::poll(&mut self.fds, timeout);
-        }
+    /// Waits as poll(2) does, as a cancellation point: no frame has a destructor meanwhile. Returns its result.
+    fn wait(mut self, timeout: c_int) -> (c_int, Self) {
+        let (at, has_rsockets) = (self.fds.as_mut_ptr(), self.has_rsockets);
         let count = nfds_t::try_from(self.fds.len()).unwrap_or(0);
-        // SAFETY: as many as the vector has.
-        unsafe { rsockets::rpoll(self.fds.as_mut_ptr(), count, timeout) }
+        WAITING.with_borrow_mut(|it| it.push(self));
+        let result = if has_rsockets {
+            // SAFETY: as many as the vector has, which stays as it is.
+            unsafe { rsockets::rpoll(at, count, timeout) }
+        } else {
+            // SAFETY: as above.
+            unsafe { next::poll(at, count, timeout) }
+        };
+        let error = errno::get();
+        let waited = WAITING.with_borrow_mut(Vec::pop);
+        errno::set(error);
+        (result, waited.unwrap_or_default())
     }
 
     /// Writes the events to the program's descriptors. Returns how many have any.
@@ -161,22 +177,14 @@ fn from_rsockets(asked: i16, found: i16) -> i16 {
     events
 }
 
-/// poll(2) on descriptors with faces among them, as [`cancellation::waiting`] waits.
+/// poll(2) on descriptors with faces among them.
 ///
 /// # Safety
 /// `fds` has `count` descriptors.
 unsafe fn wait_for_faces(fds: *mut pollfd, count: usize, timeout: c_int) -> c_int {
-    cancellation::waiting(timeout, |timeout| {
-        // SAFETY: the caller's array.
-        let fds = unsafe { std::slice::from_raw_parts_mut(fds, count) };
-        poll_faces(fds, timeout)
-    })
-}
-
-/// poll(2) on descriptors with faces among them.
-fn poll_faces(fds: &mut [pollfd], timeout: c_int) -> c_int {
-    let mut expanded = Expanded::new(fds);
-    let result = expanded.poll(timeout);
+    // SAFETY: the caller's array.
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count) };
+    let (result, expanded) = Expanded::new(fds).wait(timeout);
     if result < 0 {
         return result;
     }
@@ -305,12 +313,8 @@ impl Selected {
         self.fds.iter().any(|it| has_more(it.fd))
     }
 
-    /// Waits until one is ready. At the end of the time the sets stay as they were.
-    fn select(&mut self, timeout: c_int) -> c_int {
-        let found = poll_faces(&mut self.fds, timeout);
-        if found <= 0 {
-            return found;
-        }
+    /// Writes the events that were found to the sets. Returns how many are set.
+    fn finish(&self) -> c_int {
         if self.fds.iter().any(|it| it.revents & POLLNVAL != 0) {
             return errno::fail(libc::EBADF);
         }
@@ -342,20 +346,25 @@ unsafe fn clear(sets: [*mut fd_set; 3]) {
     }
 }
 
-/// select(2) on sets with faces, as [`cancellation::waiting`] waits.
+/// select(2) on sets with faces, which stay as they are meanwhile.
 ///
 /// # Safety
 /// The sets are NULL or valid.
 unsafe fn select_faces(count: c_int, sets: [*mut fd_set; 3], timeout: c_int) -> c_int {
-    let ready = cancellation::waiting(timeout, |timeout| {
-        // SAFETY: the caller's sets.
-        unsafe { Selected::new(count, sets) }.select(timeout)
-    });
-    if ready == 0 {
-        // SAFETY: the caller's sets.
-        unsafe { clear(sets) };
+    // SAFETY: the caller's sets.
+    let expanded = Expanded::new(&unsafe { Selected::new(count, sets) }.fds);
+    let (result, expanded) = expanded.wait(timeout);
+    if result <= 0 {
+        if result == 0 {
+            // SAFETY: the caller's sets.
+            unsafe { clear(sets) };
+        }
+        return result;
     }
-    ready
+    // SAFETY: the caller's sets.
+    let mut selected = unsafe { Selected::new(count, sets) };
+    expanded.fold(&mut selected.fds);
+    selected.finish()
 }
 
 #[unsafe(no_mangle)]

@@ -1,7 +1,6 @@
 //! Functions of other libraries, and what is made of them.
 
 pub(crate) mod address;
-pub(crate) mod cancellation;
 pub(crate) mod errno;
 pub(crate) mod file;
 pub(crate) mod kernel;

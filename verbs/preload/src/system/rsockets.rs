@@ -42,7 +42,8 @@ macro_rules! rsockets {
         /// # Safety
         /// The contract of that function, and [`are_there`].
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
-            type Function = unsafe extern "C" fn($($type),*) -> $result;
+            // Threads may be cancelled in those that wait.
+            type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
             static FOUND: OnceLock<Address> = OnceLock::new();
             let found = FOUND.get_or_init(|| find(
                 // SAFETY: the literal ends in its only zero.

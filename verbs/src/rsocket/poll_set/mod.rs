@@ -9,6 +9,7 @@ mod members;
 
 use crate::ffi::fork::ProcessTable;
 use crate::ffi::{minus_one, minus_one_making};
+use crate::rsocket::cancellation::{Begin, cancellable};
 use crate::rsocket::poll::sleep_beside;
 use crate::rsocket::poll_set::member::Member;
 use crate::rsocket::poll_set::members::Members;
@@ -174,9 +175,9 @@ impl PollSet {
     }
 
     /// Waits for events of members. A negative timeout is none. No event is the end of the time or of the set.
-    fn wait(&self, room: &mut Room, timeout: c_int) -> Result<usize, Errno> {
+    fn wait(&self, room: &mut Room, timeout: c_int, begin: &mut Begin) -> Result<usize, Errno> {
         let settings = Settings::get();
-        let start = now();
+        let start = begin.time();
         let wait = u64::try_from(timeout).ok().map(Duration::from_millis);
         let deadline = wait.map(|wait| start + wait);
         let polling_time = if self.lock().polls() {
@@ -201,12 +202,12 @@ impl PollSet {
             if count > 0 {
                 return Ok(count);
             }
-            slept?;
             let mut members = self.lock();
             // A long sleep, also one that the caller limits to that.
             if now() >= since + settings.wake_up_interval / 2 {
                 members.check_all();
             }
+            slept?;
             if members.closed || deadline.is_some_and(|it| now() >= it) {
                 return Ok(0);
             }
@@ -281,13 +282,14 @@ pub(crate) unsafe extern "C" fn repoll_ctl(
     })
 }
 
-pub(crate) unsafe extern "C" fn repoll_wait(
+pub(crate) unsafe extern "C-unwind" fn repoll_wait(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,
     timeout: c_int,
 ) -> c_int {
-    minus_one(|| {
+    let mut begin = Begin::default();
+    cancellable(-1, || {
         let set = PollSet::find(set)?;
         let most = match usize::try_from(most) {
             Ok(most) if most > 0 => most,
@@ -298,7 +300,7 @@ pub(crate) unsafe extern "C" fn repoll_wait(
         }
         // SAFETY: the program's array.
         let room = unsafe { std::slice::from_raw_parts_mut(events.cast(), most) };
-        let count = set.wait(room, timeout)?;
+        let count = set.wait(room, timeout, &mut begin)?;
         Ok(c_int::try_from(count).unwrap_or(c_int::MAX))
     })
 }

@@ -1,5 +1,6 @@
 //! Sending and receiving.
 
+use crate::rsocket::cancellation::is_again;
 use crate::rsocket::iovec::Vectors;
 use crate::rsocket::stream::connection::{Connection, Data};
 use crate::rsocket::stream::tcp::Sending;
@@ -35,8 +36,12 @@ impl Waiting {
 }
 
 /// Outcome of a call that failed after some octets.
-fn partial(done: usize, errno: Errno) -> Result<usize, Errno> {
-    if done > 0 { Ok(done) } else { Err(errno) }
+pub(super) fn partial(done: usize, errno: Errno) -> Result<usize, Errno> {
+    if done > 0 && !is_again(errno) {
+        Ok(done)
+    } else {
+        Err(errno)
+    }
 }
 
 impl Connection {
@@ -46,12 +51,12 @@ impl Connection {
         from: &mut Vectors<'_>,
         waiting: Waiting,
     ) -> Result<usize, Errno> {
-        let all = from.left();
+        let all = from.all();
         let mut longest = FIRST;
         self.announce_maps(waiting)?;
         // With TCP a call without octets reports an error.
         while from.left() > 0 || all == 0 {
-            let done = all - from.left();
+            let done = from.done();
             let mut data = self.lock();
             if !data.stream.as_ref().is_some_and(|it| it.can_send()) {
                 self.advance(&mut data);
@@ -117,7 +122,7 @@ impl Connection {
         flags: c_int,
         waiting: Waiting,
     ) -> Result<usize, Errno> {
-        let all = to.left();
+        let all = to.all();
         let peeks = flags & libc::MSG_PEEK != 0;
         let mut skip = 0;
         loop {
@@ -146,7 +151,7 @@ impl Connection {
                 }
                 self.post_due(&mut data);
             }
-            let done = all - to.left();
+            let done = to.done();
             let enough = done > 0 && (flags & libc::MSG_WAITALL == 0 || peeks);
             // With TCP a call without room waits for octets too.
             let none = all == 0 && (data.buffered() > 0 || data.tcp.is_none());
@@ -164,7 +169,7 @@ impl Connection {
             }
             drop(data);
             if let Err(errno) = waiting.wait(self, Data::can_read) {
-                if all == 0 && waiting.blocks {
+                if all == 0 && waiting.blocks && !is_again(errno) {
                     return Ok(0);
                 }
                 return partial(done, errno);

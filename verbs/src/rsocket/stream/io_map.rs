@@ -4,6 +4,7 @@ use crate::ffi::errno;
 use crate::mem::mr::mapped;
 use crate::rsocket::iovec::{Vectors, one};
 use crate::rsocket::stream::connection::{Connection, Data};
+use crate::rsocket::stream::data::partial;
 use crate::rsocket::stream::maps::Map;
 use crate::rsocket::stream::tcp::Sending;
 use crate::rsocket::wait::Waiting;
@@ -114,14 +115,13 @@ impl Connection {
         offset: u64,
         waiting: Waiting,
     ) -> Result<usize, Errno> {
-        let all = from.left();
         self.announce_maps(waiting)?;
         while from.left() > 0 {
-            let done = all - from.left();
+            let done = from.done();
             let mut data = self.lock();
             self.advance(&mut data);
             if let Sending::Fails(errno) = data.sending(false) {
-                return if done > 0 { Ok(done) } else { Err(errno) };
+                return partial(done, errno);
             }
             let at = offset.wrapping_add(u64::try_from(done).unwrap_or(0));
             // Outside of every map nothing is written, as rdma-core has it.
@@ -140,9 +140,9 @@ impl Connection {
             }
             drop(data);
             if let Err(errno) = waiting.wait(self, Data::can_send) {
-                return if done > 0 { Ok(done) } else { Err(errno) };
+                return partial(done, errno);
             }
         }
-        Ok(all)
+        Ok(from.all())
     }
 }

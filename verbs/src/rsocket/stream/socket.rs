@@ -1,15 +1,14 @@
 //! Stream sockets: from `rsocket(3)` to a connection, and their options.
 
 use crate::cm::addr::address;
-use crate::ffi::{check_memory, errno, poll};
+use crate::ffi::{check_memory, errno};
 use crate::rsocket::device::{Device, device};
 use crate::rsocket::edges::{Edges, Interest};
 use crate::rsocket::events::{Mailbox, cause};
 use crate::rsocket::settings::Settings;
 use crate::rsocket::stream::connection::{Connection, Data};
 use crate::rsocket::stream::keepalive;
-use crate::rsocket::wait::Waiting;
-use crate::rsocket::wait::now;
+use crate::rsocket::wait::{Waiting, now, readable, sleep, waker};
 use dgiwarp::{ChannelListener, ConnectionPort, MpaConfig, PortOptions, RcRequest, ReadDepths};
 use dgiwarp_sockets::{Config, Shutdown};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, c_int, c_short, pollfd};
@@ -277,13 +276,11 @@ impl StreamSocket {
 
     /// Sleeps until the mailbox has something, or a signal handler has run.
     fn wait_for_mail(&self, has: impl Fn(&Mailbox) -> bool) -> Result<(), Errno> {
-        let interval = Settings::get().wake_up_interval.as_millis();
-        let interval = c_int::try_from(interval).unwrap_or(c_int::MAX);
+        let settings = Settings::get();
+        let waker = waker()?;
         while !has(&self.mailbox) {
-            let bell = crate::rsocket::wait::readable(self.mailbox.fd());
-            if poll(&mut [bell], interval) < 0 {
-                return Err(Errno::last());
-            }
+            let mut descriptors = [readable(self.mailbox.fd()), readable(waker)];
+            sleep(&mut descriptors, None, &settings)?;
             if self.mailbox.is_closed() {
                 return Err(Errno::EBADF);
             }
@@ -531,10 +528,10 @@ impl StreamSocket {
                 if connection.arm(waker, ready) {
                     return Err(connection.lock().readiness(events));
                 }
-                Ok(crate::rsocket::wait::readable(connection.wait_fd()))
+                Ok(readable(connection.wait_fd()))
             }
             None => match self.check(events).0 {
-                0 => Ok(crate::rsocket::wait::readable(self.mailbox.fd())),
+                0 => Ok(readable(self.mailbox.fd())),
                 found => Err(found),
             },
         }
