@@ -250,6 +250,15 @@ fn calls_do_what_the_man_page_says() {
 }
 
 #[test]
+fn threads_are_cancelled_in_waits() {
+    let source = include_str!("../c/rsocket_cancelled.c");
+    let Some(program) = program("rsocket_cancelled", source) else {
+        return;
+    };
+    prints_ok(Command::new("timeout").args(["120", RUN]).arg(&program));
+}
+
+#[test]
 fn poll_sets_have_rsockets_and_other_descriptors() {
     runs_in_each_way("repoll", include_str!("../c/repoll.c"));
 }
