@@ -64,7 +64,7 @@ fn has_more(fd: c_int) -> bool {
 }
 
 thread_local! {
-    /// Descriptors of calls that wait. Those of a cancelled thread end with it.
+    /// Descriptors of calls that wait; a cancelled thread leaves its own here until it ends.
     static WAITING: RefCell<Vec<Expanded>> = const { RefCell::new(Vec::new()) };
 }
 
