@@ -10,7 +10,8 @@ use dgiwarp_sockets::{Part, Post};
 use libc::c_int;
 use nix::errno::Errno;
 
-/// Octets of the first message of a call; each one is twice as long, up to [`LONGEST`], so that sending overlaps with copying.
+/// Octets of the first message of a call; each one is twice as long, up to [`LONGEST`], so that sending overlaps with copying. Where messages of earlier calls are
+/// on their way, that overlaps with them.
 const FIRST: usize = 2048;
 const LONGEST: usize = 1 << 16;
 
@@ -69,6 +70,9 @@ impl Connection {
                     return Ok(all);
                 }
                 Sending::Goes => {}
+            }
+            if data.stream.as_ref().is_some_and(|it| !it.is_quiet()) {
+                longest = LONGEST;
             }
             let most = from.left().min(longest);
             let post = data.stream.as_mut().and_then(|stream| {
