@@ -11,7 +11,7 @@ use std::time::Instant;
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_memory::{AtomicError, RegionSlice};
-use dgiwarp_rdmap::stream::{DgiwarpExt, Message, ReadSource, Response, SendKind, SourceUse};
+use dgiwarp_rdmap::stream::{DgiwarpExt, Message, Peer, ReadSource, Response, SendKind, SourceUse};
 use dgiwarp_rdmap::wire::{AtomicRequest, ImmediateData};
 
 use super::end::RcEnd;
@@ -27,6 +27,10 @@ use crate::sges::{Gathered, Part};
 
 /// Octets of FPDUs that wait for TCP before no more are made.
 pub(super) const WINDOW: usize = 64 << 10;
+
+/// Octets of an FPDU to a dgiwarp peer, at most: FPDUs of 1,448 octets cost each end more than the octets in them, and longer ones are out of a processor's nearest cache
+/// when their CRC is checked.
+const LONG_FPDU: u16 = 16 * 1024;
 
 /// Octets that wait for TCP from which on responses wait for their turn; less than the window, so that work requests have one.
 const EARLY: usize = 16 * 1024;
@@ -144,9 +148,14 @@ impl RcEngine {
         }
     }
 
-    /// Sets TCP's effective maximum segment size, octets, and the MULPDU to use whatever that is, if one was chosen.
+    /// Sets TCP's effective maximum segment size, octets, and the MULPDU to use whatever that is, if one was chosen. FPDUs to a dgiwarp peer fill several
+    /// segments (`rfc-notes/rc-extensions.md`, "Long FPDUs").
     pub fn follow_path(&mut self, emss: u16, chosen: Option<u16>) {
-        self.llp.follow_path(emss, chosen);
+        let segments = match self.stream.dgiwarp_ext().peer() {
+            Peer::Dgiwarp(_) => (LONG_FPDU / emss.max(1)).max(1),
+            Peer::Unknown | Peer::Plain => 1,
+        };
+        self.llp.follow_path(emss.saturating_mul(segments), chosen);
     }
 
     /// Whether a message waits that may be longer than a MULPDU.

@@ -120,6 +120,30 @@ fn the_hello_comes_before_the_response_to_what_came_with_the_peers(llp: Lower) {
     }
 }
 
+/// FPDUs of 16 KiB at most, where segments are not as long.
+#[test]
+fn fpdus_to_a_dgiwarp_peer_fill_several_segments() {
+    for (options, long) in [(RcOptions::default(), true), (PLAIN, false)] {
+        let (mut client, mut server) = pair_over(Lower::Mpa, 1, [options, options]);
+        client.engine.follow_path(1448, None);
+        assert_eq!(client.engine.llp.mulpdu(), 1442);
+        client.work(|_, _, _| ());
+        client.carry_to(&mut server, usize::MAX);
+        server.carry_to(&mut client, usize::MAX);
+        for (emss, chosen, one, several) in [
+            (1448, None, 1442, 11 * 1448 - 6),
+            (8948, None, 8942, 8942),
+            (65_483, None, 64_768, 64_768),
+            (0, None, 128, 128),
+            (1448, Some(1442), 1442, 1442),
+        ] {
+            client.engine.follow_path(emss, chosen);
+            let expected = if long { several } else { one };
+            assert_eq!(client.engine.llp.mulpdu(), expected, "{emss}");
+        }
+    }
+}
+
 fn a_plain_initiator_gets_no_hello_and_a_quiet_responder_is_plain(llp: Lower) {
     for options in [[PLAIN, RcOptions::default()], [RcOptions::default(), PLAIN]] {
         let (mut client, mut server) = pair_over(llp, 1, options);
