@@ -51,19 +51,30 @@ impl Drop for Waker {
     }
 }
 
-/// The calling thread's waker. A child of fork(2) does not share its parent's.
-pub(super) fn waker() -> Result<RawFd, Errno> {
-    WAKER.with_borrow_mut(|waker| {
-        if let Some(own) = waker.as_ref().filter(|it| it.generation == generation()) {
-            return Ok(own.fd.as_raw_fd());
-        }
+impl Waker {
+    fn new() -> Result<Self, Errno> {
         let fd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let own = Waker {
+        Ok(Self {
             fd: ManuallyDrop::new(leave_low_numbers(fd.into())),
             generation: generation(),
-        };
-        Ok(waker.insert(own).fd.as_raw_fd())
-    })
+        })
+    }
+}
+
+/// The calling thread's waker. A child of fork(2) does not share its parent's.
+pub(super) fn waker() -> Result<RawFd, Errno> {
+    let of_thread = WAKER.try_with(|waker| {
+        let mut waker = waker.try_borrow_mut().ok()?;
+        if let Some(own) = waker.as_ref().filter(|it| it.generation == generation()) {
+            return Some(Ok(own.fd.as_raw_fd()));
+        }
+        Some(Waker::new().map(|own| waker.insert(own).fd.as_raw_fd()))
+    });
+    match of_thread {
+        Ok(Some(waker)) => waker,
+        // A destructor of the thread or of the program, after ours, or a signal handler amid this function: the descriptor stays open.
+        Ok(None) | Err(_) => Waker::new().map(|it| ManuallyDrop::new(it).fd.as_raw_fd()),
+    }
 }
 
 /// Threads that sleep until a socket changes, and poll sets that are told.

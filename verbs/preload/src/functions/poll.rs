@@ -10,6 +10,7 @@ use libc::{
     fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval,
 };
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::ptr;
 
 /// Runs a function under a mask of signals, which is NULL or a set.
@@ -120,7 +121,7 @@ impl Expanded {
     fn wait(mut self, timeout: c_int) -> (c_int, Self) {
         let (at, has_rsockets) = (self.fds.as_mut_ptr(), self.has_rsockets);
         let count = nfds_t::try_from(self.fds.len()).unwrap_or(0);
-        WAITING.with_borrow_mut(|it| it.push(self));
+        let kept = ManuallyDrop::new(self.leave());
         let result = if has_rsockets {
             // SAFETY: as many as the vector has, which stays as it is.
             unsafe { rsockets::rpoll(at, count, timeout) }
@@ -129,9 +130,21 @@ impl Expanded {
             unsafe { next::poll(at, count, timeout) }
         };
         let error = errno::get();
-        let waited = WAITING.with_borrow_mut(Vec::pop);
+        let kept = ManuallyDrop::into_inner(kept);
+        let waited = kept.or_else(|| WAITING.with_borrow_mut(Vec::pop));
         errno::set(error);
         (result, waited.unwrap_or_default())
+    }
+
+    /// Leaves the descriptors with the thread. Returns them where it takes none: in destructors at its end, and in a signal handler that interrupts this.
+    fn leave(self) -> Option<Self> {
+        let mut kept = Some(self);
+        let _ = WAITING.try_with(|waiting| {
+            if let Ok(mut waiting) = waiting.try_borrow_mut() {
+                waiting.extend(kept.take());
+            }
+        });
+        kept
     }
 
     /// Writes the events to the program's descriptors. Returns how many have any.

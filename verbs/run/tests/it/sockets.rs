@@ -412,6 +412,12 @@ fn threads_are_cancelled_in_waits() {
 }
 
 #[test]
+fn readiness_is_there_in_destructors() {
+    let source = include_str!("../c/last_calls.c");
+    runs_with(&["on"], "last_calls", source);
+}
+
+#[test]
 fn connections_leave_low_numbers_to_the_program() {
     let source = include_str!("../c/low_numbers.c");
     runs_with(&["on"], "low_numbers", source);
