@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod carrier;
+pub mod delta;
 pub mod disk;
 pub mod engine;
 pub mod hash;

@@ -162,6 +162,7 @@ impl Progress {
                 "event": "end",
                 "seconds": seconds,
                 "octets": summary.octets,
+                "copied": summary.copied,
                 "stored": summary.stored,
                 "present": summary.present,
                 "failed": summary.failed,
@@ -211,6 +212,10 @@ fn described(summary: &Summary, seconds: f64) -> String {
     }
     if summary.streams > 1 {
         text += &format!(", {} streams", summary.streams);
+    }
+    if summary.copied > 0 {
+        let copied = human(summary.copied);
+        text += &format!(", {copied} of them from old copies");
     }
     if summary.resumed > 0 {
         let resumed = human(summary.resumed);

@@ -35,6 +35,8 @@ pub(super) struct Partial {
     pub(super) file: File,
     pub(super) journal: Option<Mutex<File>>,
     pub(super) shown: String,
+    /// The file that has the name so far, and its octets when it was opened.
+    pub(super) old: Option<(File, u64)>,
 }
 
 impl Partial {
@@ -113,6 +115,14 @@ pub(super) fn open_own(dir: &OwnedFd, name: &OsStr) -> io::Result<File> {
     } else {
         Err(Errno::EEXIST.into())
     }
+}
+
+/// Opens a file that serves as old copy; `None` where there is none that can be read.
+pub(super) fn open_old(dir: &OwnedFd, name: &OsStr) -> Option<(File, u64)> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    let file = File::from(openat(dir, name, flags, Mode::empty()).ok()?);
+    let metadata = file.metadata().ok()?;
+    metadata.is_file().then_some((file, metadata.len()))
 }
 
 /// Opens a partial file that no other session has. One that got its name, or was removed, between opening and locking is another file's now.

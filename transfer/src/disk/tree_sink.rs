@@ -16,7 +16,8 @@ use nix::sys::stat::{UtimensatFlags, fstatat, utimensat};
 use nix::unistd::{fsync, symlinkat};
 
 use super::partial::{
-    Partial, allocate, describe, hidden, open_locked, open_own, read_journal, remove, time,
+    Partial, allocate, describe, hidden, open_locked, open_old, open_own, read_journal, remove,
+    time,
 };
 use super::prune::Prune;
 use super::staging::{Parents, Staging, Whole};
@@ -234,6 +235,7 @@ impl TreeSink {
         if blocks.is_empty() {
             file.set_len(0)?;
         }
+        let old = (!small).then(|| open_old(&dir, name)).flatten();
         let partial = Partial {
             dir,
             name: name.to_owned(),
@@ -241,6 +243,7 @@ impl TreeSink {
             file,
             journal: notes_file,
             shown: path.display().to_string(),
+            old,
         };
         if blocks.is_empty()
             && !small
@@ -347,6 +350,7 @@ impl TreeSink {
             file: open_locked(&whole.dir, &part)?,
             journal: None,
             shown: whole.shown.clone(),
+            old: None,
         };
         let written = partial
             .file
@@ -457,6 +461,19 @@ impl Sink for TreeSink {
         let partial = self.partial(file)?;
         let written = partial.file.write_all_at(octets, offset);
         written.map_err(|error| failure(&partial.shown, &error))
+    }
+
+    fn old_copy(&self, file: u32) -> Option<u64> {
+        let partial = self.partial(file).ok()?;
+        partial.old.as_ref().map(|(_, octets)| *octets)
+    }
+
+    fn read_old_copy(&self, file: u32, offset: u64, octets: &mut [u8]) -> Result<(), Failure> {
+        let partial = self.partial(file)?;
+        let failed = || Failure::new(Status::Failed, "there is no old copy");
+        let (old, _) = partial.old.as_ref().ok_or_else(failed)?;
+        let read = old.read_exact_at(octets, offset);
+        read.map_err(|error| failure(&partial.shown, &error))
     }
 
     fn sync(&self, file: u32, blocks: &[(u64, [u8; 32])]) -> Result<(), Failure> {

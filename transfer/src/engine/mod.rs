@@ -14,9 +14,9 @@ mod simulation;
 
 pub use link::{Link, MIN_RECEIVES, Outgoing, SILENCE};
 pub use sink::SinkEngine;
-pub use sink_job::{Begun, SinkDone, SinkJob, Unpacked};
+pub use sink_job::{Begun, MAX_OPEN_PIECES, SinkDone, SinkJob, Unpacked};
 pub use source::SourceEngine;
-pub use source_job::{Next, SourceDone, SourceJob};
+pub use source_job::{Delta, Next, SourceDone, SourceJob};
 pub use streams::{MAX_STREAMS, Streams};
 
 use crate::wire::{Entry, Status};
@@ -58,6 +58,9 @@ pub enum Violation {
         /// First octet.
         offset: u64,
     },
+    /// Signatures of pieces that do not follow one another, have no length of pieces, or are too many.
+    #[error("signatures of an old copy of file {0} are out of order or too many")]
+    Signatures(u32),
     /// A window that cannot be used.
     #[error("slots of {0} octets are too short")]
     Window(u32),
@@ -110,6 +113,13 @@ pub enum Event {
         /// Number of the file.
         file: u32,
         /// Its octets.
+        octets: u64,
+    },
+    /// Octets of a block that was placed are those of an old copy, and were not sent.
+    Copied {
+        /// Number of the file.
+        file: u32,
+        /// How many.
         octets: u64,
     },
     /// A block was corrupt and is asked for again.

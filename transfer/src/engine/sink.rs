@@ -1,9 +1,11 @@
 //! The sink: which slots are granted, which blocks are whole, when a file is.
 
+mod deltas;
 mod missing;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use deltas::Signing;
 use missing::missing;
 
 use super::sink_job::{Begun, SinkDone, SinkJob, SinkOut};
@@ -12,7 +14,7 @@ use super::{Event, Failure, MAX_OPEN, MAX_REPEATS, Violation, block_length, bloc
 use crate::hash;
 use crate::wire::{
     Ack, Block, End, EndStatus, FileKind, Frame, Grant, Level, List, Nack, Offer, PACKED, Status,
-    Unreadable, Want, Window,
+    Unreadable, Window,
 };
 
 /// Octets after which blocks are made durable and noted in the journal.
@@ -50,6 +52,10 @@ struct Receiving {
     end: Option<End>,
     finishing: bool,
     failed: Option<Failure>,
+    /// Signatures of the old copy, before the source learns what is wanted.
+    signing: Option<Signing>,
+    /// Pieces of the old copy of which the source has signatures.
+    pieces: u32,
 }
 
 /// State of the sink in one session. Order of calls as for [`SourceEngine`](super::SourceEngine).
@@ -71,6 +77,12 @@ pub struct SinkEngine {
     joined: bool,
     /// Where both ends pack small files.
     packs: Option<SinkPacks>,
+    /// Both ends take deltas.
+    deltas: bool,
+    /// Pieces of old copies whose files are not finished.
+    pieces: u32,
+    /// Files whose signatures wait for those of others.
+    waiting: VecDeque<u32>,
     out: SinkOut,
 }
 
@@ -94,6 +106,9 @@ impl SinkEngine {
             ordered: false,
             joined: false,
             packs: packs.then(|| SinkPacks::new(block)),
+            deltas: false,
+            pieces: 0,
+            waiting: VecDeque::new(),
             out,
         }
     }
@@ -202,6 +217,7 @@ impl SinkEngine {
             | Frame::Unreadable(_)
             | Frame::Streams(_)
             | Frame::Left(_)
+            | Frame::Signatures(_)
             | Frame::Abort(_) => Err(Violation::Unexpected(frame.kind())),
         }
     }
@@ -234,6 +250,8 @@ impl SinkEngine {
             end: None,
             finishing: false,
             failed: None,
+            signing: None,
+            pieces: 0,
         };
         self.files.insert(file, receiving);
         let offered = entry.clone();
@@ -265,7 +283,7 @@ impl SinkEngine {
             return Err(Violation::Slot(block.slot));
         }
         *state = Slot::Filled;
-        if let (PACKED, Some(packs)) = (file, &mut self.packs) {
+        if let (PACKED, false, Some(packs)) = (file, block.delta, &mut self.packs) {
             return packs.take_block(block, &mut self.out);
         }
         if file >= self.next_file {
@@ -278,7 +296,12 @@ impl SinkEngine {
             return Ok(());
         };
         let bad = Violation::Range { file, offset };
-        let is_block = block_length(receiving.size, self.block, offset) == Some(block.length);
+        let length = block_length(receiving.size, self.block, offset).ok_or(bad)?;
+        let is_block = if block.delta {
+            receiving.pieces > 0 && (1..length).contains(&block.length)
+        } else {
+            block.length == length
+        };
         let index = offset / u64::from(self.block);
         let is_new = !receiving.whole_hashes.contains_key(&index)
             && !receiving.writing.contains(&index)
@@ -289,13 +312,27 @@ impl SinkEngine {
         }
         receiving.writing.insert(index);
         receiving.repeated.remove(&index);
-        self.out.jobs.push_back(SinkJob::Write {
-            file,
-            offset,
-            length: block.length,
-            slot: block.slot,
-            hash: block.hash,
-            whole: u64::from(block.length) == receiving.size,
+        let (slot, hash) = (block.slot, block.hash);
+        let whole = u64::from(length) == receiving.size;
+        self.out.jobs.push_back(if block.delta {
+            SinkJob::Patch {
+                file,
+                offset,
+                length,
+                slot,
+                octets: block.length,
+                hash,
+                whole,
+            }
+        } else {
+            SinkJob::Write {
+                file,
+                offset,
+                length,
+                slot,
+                hash,
+                whole,
+            }
         });
         Ok(())
     }
@@ -338,7 +375,12 @@ impl SinkEngine {
     /// [`Violation::Range`] if the source sends one block with a wrong hash again and again.
     pub fn handle_done(&mut self, done: SinkDone) -> Result<(), Violation> {
         match done {
-            SinkDone::Begun { file, result } => self.take_begun(file, result),
+            SinkDone::Begun { file, result, old } => self.take_begun(file, result, old),
+            SinkDone::Signed {
+                file,
+                first,
+                signatures,
+            } => self.take_signed(file, first, signatures),
             SinkDone::Written {
                 file,
                 offset,
@@ -346,9 +388,14 @@ impl SinkEngine {
                 slot,
                 hash,
                 result,
+                copied,
             } => {
                 self.free.push(slot);
                 self.take_written(file, (offset, length), hash, result)?;
+                if copied > 0 && self.files.contains_key(&file) {
+                    let octets = u64::from(copied);
+                    self.out.events.push_back(Event::Copied { file, octets });
+                }
             }
             SinkDone::Synced {
                 file,
@@ -399,7 +446,7 @@ impl SinkEngine {
         Ok(())
     }
 
-    fn take_begun(&mut self, file: u32, result: Result<Begun, Failure>) {
+    fn take_begun(&mut self, file: u32, result: Result<Begun, Failure>, old: u64) {
         let block = u64::from(self.block);
         let Some(receiving) = self.files.get_mut(&file) else {
             return;
@@ -422,9 +469,7 @@ impl SinkEngine {
                         .iter()
                         .all(|(offset, _)| offset.is_multiple_of(block))
                 );
-                self.out
-                    .outgoing
-                    .push_back(Frame::Want(Want { file, ranges }));
+                self.want(file, ranges, old);
             }
         }
     }
@@ -522,8 +567,11 @@ impl SinkEngine {
     }
 
     fn report(&mut self, file: u32, status: Status, text: String) {
-        self.files.remove(&file);
+        if let Some(receiving) = self.files.remove(&file) {
+            self.pieces -= receiving.pieces;
+        }
         self.out.done(file, status, text);
+        self.sign_waiting();
         self.conclude();
     }
 

@@ -6,8 +6,12 @@ use std::sync::Arc;
 
 use super::{Event, Failure};
 use crate::wire::{
-    Answer, Done, Entry, FRAME_LIMIT, Frame, HEADER, Malformed, Record, Removal, Removed, Status,
+    Answer, Done, Entry, FRAME_LIMIT, Frame, HEADER, Malformed, Record, Removal, Removed,
+    Signature, Status,
 };
+
+/// Pieces of old copies whose files are not finished, at most.
+pub const MAX_OPEN_PIECES: u32 = 1 << 20;
 
 /// Work for the sink's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +33,34 @@ pub enum SinkJob {
         length: u32,
         /// The slot.
         slot: u16,
+        /// Hash that the source sent.
+        hash: [u8; 32],
+        /// Whether the block is all of the file.
+        whole: bool,
+    },
+    /// Sign pieces of the old copy.
+    Sign {
+        /// Number of the file.
+        file: u32,
+        /// Octets of each.
+        piece: u32,
+        /// Index of the first.
+        first: u32,
+        /// How many.
+        count: u32,
+    },
+    /// Put a block together of the parts in a slot and those of the old copy, hash it, and write it if its hash is right.
+    Patch {
+        /// Number of the file.
+        file: u32,
+        /// First octet.
+        offset: u64,
+        /// Octets of the block.
+        length: u32,
+        /// The slot.
+        slot: u16,
+        /// Octets in the slot.
+        octets: u32,
         /// Hash that the source sent.
         hash: [u8; 32],
         /// Whether the block is all of the file.
@@ -109,6 +141,8 @@ pub enum SinkDone {
         file: u32,
         /// How it begins.
         result: Result<Begun, Failure>,
+        /// Octets of an old copy that may be read; 0 without one.
+        old: u64,
     },
     /// A slot was written: whether the hash is right.
     Written {
@@ -124,6 +158,17 @@ pub enum SinkDone {
         hash: [u8; 32],
         /// Whether the octets have it.
         result: Result<bool, Failure>,
+        /// Octets that are those of the old copy.
+        copied: u32,
+    },
+    /// Pieces of the old copy were signed.
+    Signed {
+        /// Number of the file.
+        file: u32,
+        /// Index of the first.
+        first: u32,
+        /// One for each; fewer where the old copy cannot be read so far.
+        signatures: Vec<Signature>,
     },
     /// Blocks are durable.
     Synced {

@@ -135,6 +135,7 @@ impl SinkPacks {
                 Ok(None)
             }
             SinkDone::Begun { .. }
+            | SinkDone::Signed { .. }
             | SinkDone::Written { .. }
             | SinkDone::Synced { .. }
             | SinkDone::Finished { .. }

@@ -1,16 +1,19 @@
 //! The source: which block is read and sent next.
 
+mod deltas;
 mod plan;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::source_job::{Next, SourceDone, SourceJob, SourceOut};
+use deltas::Old;
+
+use super::source_job::{Delta, Next, SourceDone, SourceJob, SourceOut};
 use super::source_packs::SourcePacks;
 use super::{Event, Failure, MAX_REPEATS, Outgoing, Violation, block_length};
 use crate::hash;
 use crate::wire::{
-    Block, Done, End, EndStatus, Entry, FileKind, Frame, Level, Nack, PACKED, Removal, Status,
-    Unreadable, Want, Window,
+    Block, Done, End, EndStatus, Entry, FileKind, Frame, Nack, PACKED, Removal, Status, Unreadable,
+    Want, Window,
 };
 
 #[derive(Debug)]
@@ -26,6 +29,7 @@ struct Sending {
     repeats: BTreeMap<u64, u32>,
     checking: bool,
     ended: bool,
+    old: Old,
 }
 
 /// The last step of a session whose target is to become as the source.
@@ -71,6 +75,10 @@ pub struct SourceEngine {
     ordered: bool,
     /// Where both ends pack small files.
     packs: Option<SourcePacks>,
+    /// Both ends take deltas.
+    deltas: bool,
+    /// Pieces of old copies whose files are not finished.
+    pieces: u32,
     out: SourceOut,
 }
 
@@ -96,6 +104,8 @@ impl SourceEngine {
             prune: Prune::No,
             ordered: false,
             packs: packs.then(|| SourcePacks::new(block)),
+            deltas: false,
+            pieces: 0,
             out: SourceOut::default(),
         }
     }
@@ -175,8 +185,11 @@ impl SourceEngine {
         if let (PACKED, Some(packs)) = (file, &mut self.packs) {
             packs.lost(offset);
         } else if let Some(sending) = self.files.get_mut(&file) {
+            // A delta is shorter than its block.
+            let length = block_length(sending.size, self.block, offset).unwrap_or(block.length);
             let wanted = sending.wanted.get_or_insert_default();
-            wanted.push_front((offset, u64::from(block.length)));
+            wanted.push_front((offset, u64::from(length)));
+            sending.old.copied.remove(&offset);
             self.ready.push_front(file);
         }
     }
@@ -204,17 +217,12 @@ impl SourceEngine {
                 .try_for_each(|slot| self.take_slot(*slot)),
             Frame::Want(want) => self.take_want(&want),
             Frame::Ack(ack) => {
-                if ack.level == Level::Placed {
-                    let placed = ack.blocks.iter().map(|(file, _, length)| Event::Placed {
-                        file: *file,
-                        octets: u64::from(*length),
-                    });
-                    self.out.events.extend(placed);
-                }
+                self.take_ack(&ack);
                 Ok(())
             }
             Frame::Nack(nack) => self.take_nack(nack),
             Frame::Done(done) => self.take_done(done),
+            Frame::Signatures(signatures) => self.take_signatures(&signatures),
             Frame::Answer(answer) => match &mut self.packs {
                 Some(packs) => packs.take_answer(&answer, &mut self.out),
                 None => Err(Violation::Unexpected(15)),
@@ -302,6 +310,7 @@ impl SourceEngine {
             self.out.events.push_back(Event::Resumed { file, octets });
         }
         sending.wanted = Some(want.ranges.iter().copied().collect());
+        sending.old.close();
         self.ready.push_back(file);
         self.settle(file);
         Ok(())
@@ -326,6 +335,7 @@ impl SourceEngine {
         if *repeats > MAX_REPEATS {
             return Err(bad);
         }
+        sending.old.copied.remove(&offset);
         sending
             .wanted
             .get_or_insert_default()
@@ -349,7 +359,8 @@ impl SourceEngine {
                 .push_back(Event::Finished { file, status, text });
             return Ok(());
         }
-        self.files.remove(&file).ok_or(Violation::File(file))?;
+        let sending = self.files.remove(&file).ok_or(Violation::File(file))?;
+        self.forget(&sending.old);
         self.ready.retain(|it| *it != file);
         self.out.jobs.push_back(SourceJob::Close { file });
         let Done { status, text, .. } = done;
@@ -395,6 +406,7 @@ impl SourceEngine {
                     slot: 0,
                     offset: pack,
                     length,
+                    delta: false,
                     hash,
                 };
                 self.filled.push_back(Filled { block, local });
@@ -405,7 +417,20 @@ impl SourceEngine {
                 length,
                 local,
                 result,
-            } => self.take_read(file, (offset, length), local, result),
+            } => {
+                let read = |hash| Delta {
+                    hash,
+                    octets: length,
+                    copied: 0,
+                };
+                self.take_read(file, offset, local, result.map(read));
+            }
+            SourceDone::Delta {
+                file,
+                offset,
+                local,
+                result,
+            } => self.take_read(file, offset, local, result),
             SourceDone::Checked { file, result } => {
                 let root = self.files.get(&file).and_then(|sending| {
                     let hashes = sending.hashes.as_ref()?;
@@ -434,28 +459,29 @@ impl SourceEngine {
         self.out.events.push_back(Event::Unreadable { name, text });
     }
 
-    fn take_read(
-        &mut self,
-        file: u32,
-        (offset, length): (u64, u32),
-        local: u16,
-        result: Result<[u8; 32], Failure>,
-    ) {
+    fn take_read(&mut self, file: u32, offset: u64, local: u16, result: Result<Delta, Failure>) {
         let Some(sending) = self.files.get_mut(&file).filter(|it| it.moving > 0) else {
             self.local_free.push(local);
             return;
         };
         match result {
-            Ok(hash) => {
+            Ok(Delta {
+                hash,
+                octets,
+                copied,
+            }) => {
                 if let Some(hashes) = &mut sending.hashes {
                     hashes.insert(offset, hash);
                 }
-                let slot = 0;
+                if copied > 0 {
+                    sending.old.copied.insert(offset, copied);
+                }
                 let block = Block {
                     file,
-                    slot,
+                    slot: 0,
                     offset,
-                    length,
+                    length: octets,
+                    delta: copied > 0,
                     hash,
                 };
                 self.filled.push_back(Filled { block, local });

@@ -1,8 +1,10 @@
 //! Jobs of a source, their results, and the queues of all that leaves its engine.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::{Event, Failure};
+use crate::delta::Index;
 use crate::wire::{Entry, Frame};
 
 /// Work for the source's files.
@@ -25,6 +27,23 @@ pub enum SourceJob {
         local: u16,
         /// Whether the block is all of the file.
         whole: bool,
+    },
+    /// Read a block, hash it, and fill a local slot with its parts in terms of an old copy, or with all of it where they are not shorter.
+    Delta {
+        /// Number of the file.
+        file: u32,
+        /// First octet.
+        offset: u64,
+        /// Octets.
+        length: u32,
+        /// The slot.
+        local: u16,
+        /// Whether the block is all of the file.
+        whole: bool,
+        /// Octets of the file.
+        size: u64,
+        /// Pieces of the old copy.
+        index: Arc<Index>,
     },
     /// Check that the file has not changed since it was opened.
     Check {
@@ -77,6 +96,17 @@ pub enum SourceDone {
         /// Its hash.
         result: Result<[u8; 32], Failure>,
     },
+    /// A block was searched for pieces of an old copy.
+    Delta {
+        /// Number of the file.
+        file: u32,
+        /// First octet.
+        offset: u64,
+        /// The slot.
+        local: u16,
+        /// Hash of the block, and what is in the slot.
+        result: Result<Delta, Failure>,
+    },
     /// The file was checked.
     Checked {
         /// Number of the file.
@@ -97,6 +127,17 @@ pub enum SourceDone {
         /// Its hash.
         hash: [u8; 32],
     },
+}
+
+/// Result of [`SourceJob::Delta`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delta {
+    /// Hash of the block.
+    pub hash: [u8; 32],
+    /// Octets in the slot.
+    pub octets: u32,
+    /// Octets of the block that are copies; 0 where the slot has the block itself.
+    pub copied: u32,
 }
 
 /// Result of [`SourceJob::Next`].

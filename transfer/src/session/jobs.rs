@@ -1,5 +1,6 @@
 //! Jobs of both ends, as threads do them.
 
+use super::delta::{Place, patch, search, sign_pieces};
 use super::pack;
 use super::{Sink, Source};
 use crate::carrier::Pool;
@@ -35,6 +36,29 @@ pub(super) fn read(
                 file,
                 offset,
                 length,
+                local,
+                result,
+            })
+        }
+        SourceJob::Delta {
+            file,
+            offset,
+            length,
+            local,
+            whole,
+            size,
+            index,
+        } => {
+            let place = Place {
+                file,
+                offset,
+                length,
+                whole,
+            };
+            let result = search(source, pool, place, (local, size), &index, scratch);
+            Some(SourceDone::Delta {
+                file,
+                offset,
                 local,
                 result,
             })
@@ -92,7 +116,8 @@ pub(super) fn write(
     match job {
         SinkJob::Begin { file, entry } => {
             let result = sink.begin(file, &entry, block);
-            Some(SinkDone::Begun { file, result })
+            let old = sink.old_copy(file).unwrap_or(0);
+            Some(SinkDone::Begun { file, result, old })
         }
         SinkJob::Write {
             file,
@@ -116,6 +141,46 @@ pub(super) fn write(
                 slot,
                 hash,
                 result: result.map(|it| it == hash),
+                copied: 0,
+            })
+        }
+        SinkJob::Sign {
+            file,
+            piece,
+            first,
+            count,
+        } => {
+            let signatures = sign_pieces(sink, (file, piece), (first, count), scratch);
+            Some(SinkDone::Signed {
+                file,
+                first,
+                signatures,
+            })
+        }
+        SinkJob::Patch {
+            file,
+            offset,
+            length,
+            slot,
+            octets,
+            hash,
+            whole,
+        } => {
+            let place = Place {
+                file,
+                offset,
+                length,
+                whole,
+            };
+            let (result, copied) = patch(sink, pool, place, (slot, octets), &hash, scratch);
+            Some(SinkDone::Written {
+                file,
+                offset,
+                length,
+                slot,
+                hash,
+                result,
+                copied,
             })
         }
         SinkJob::Sync { file, blocks } => {

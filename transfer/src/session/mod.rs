@@ -1,6 +1,7 @@
 //! Sessions: an engine, a carrier and the threads of its files.
 
 mod connection;
+mod delta;
 mod jobs;
 mod joins;
 mod lines;
@@ -20,7 +21,7 @@ use std::sync::{Arc, Weak};
 
 use crate::carrier::{CarrierError, Wake, Waker};
 use crate::engine::{Begun, Failure, Next, SILENCE, Violation};
-use crate::wire::{Answer, Entry, Reason, Removal};
+use crate::wire::{Answer, Entry, Reason, Removal, Status};
 
 /// Files to send. Several threads call it; calls for one file may overlap.
 pub trait Source: Send + Sync {
@@ -86,6 +87,19 @@ pub trait Sink: Send + Sync {
     /// [`Failure`].
     fn sync(&self, file: u32, blocks: &[(u64, [u8; 32])]) -> Result<(), Failure>;
 
+    /// Octets of an old copy of a file that was begun, where there is one that may serve.
+    fn old_copy(&self, _file: u32) -> Option<u64> {
+        None
+    }
+
+    /// Fills all of `octets` from a place in the old copy. It may change meanwhile: octets of it are checked before they are used.
+    ///
+    /// # Errors
+    /// [`Failure`] where it is shorter, or cannot be read.
+    fn read_old_copy(&self, _file: u32, _offset: u64, _octets: &mut [u8]) -> Result<(), Failure> {
+        Err(Failure::new(Status::Failed, "there is no old copy"))
+    }
+
     /// Gives the file its name: all of it is there and has this BLAKE3.
     ///
     /// # Errors
@@ -145,6 +159,8 @@ pub struct Options {
     pub token: [u8; 16],
     /// The sink removes what the source has not; both ends have to say so. Default no.
     pub prune: bool,
+    /// Of a file that changed, octets that the sink's old copy has are not sent, where both ends say so. Default yes.
+    pub deltas: bool,
 }
 
 impl Default for Options {
@@ -155,6 +171,7 @@ impl Default for Options {
             threads: 2,
             token: [0; 16],
             prune: false,
+            deltas: true,
         }
     }
 }
@@ -272,6 +289,8 @@ pub struct Summary {
     pub failed: u64,
     /// Octets of blocks that were placed.
     pub octets: u64,
+    /// Octets of these that were taken from old copies at the sink, and not sent.
+    pub copied: u64,
     /// Octets that a former session had left.
     pub resumed: u64,
     /// Blocks that came again because they were corrupt.

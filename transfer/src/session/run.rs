@@ -40,7 +40,11 @@ pub fn send(
     let packs = source.packer().is_some();
     let ordered = connection.is_ordered();
     let mut session = Session::begin(connection, (Role::Source, packs), options, control)?;
-    let (block, packs) = session.handshake(options, packs)?;
+    let Agreed {
+        block,
+        packs,
+        deltas,
+    } = session.handshake(options, packs)?;
     let pool = Pool::new(block, options.slots)?;
     session.attach(&pool)?;
     let mut engine = SourceEngine::new(block, options.slots, packs);
@@ -49,6 +53,9 @@ pub fn send(
     }
     if options.prune {
         engine = engine.pruning();
+    }
+    if deltas {
+        engine = engine.with_deltas();
     }
     let engine = Box::new(engine);
     let work = Arc::new(move |job, scratch: &mut Vec<u8>| read(&*source, &pool, job, scratch));
@@ -73,7 +80,11 @@ pub fn receive(
     let packs = sink.unpacker().is_some();
     let ordered = connection.is_ordered();
     let mut session = Session::begin(connection, (Role::Sink, packs), options, control)?;
-    let (block, packs) = session.handshake(options, packs)?;
+    let Agreed {
+        block,
+        packs,
+        deltas,
+    } = session.handshake(options, packs)?;
     let pool = Pool::new(block, options.slots)?;
     let window = session.attach(&pool)?;
     let mut engine = SinkEngine::new(block, window, packs);
@@ -82,6 +93,9 @@ pub fn receive(
     }
     if options.prune {
         engine = engine.pruning();
+    }
+    if deltas {
+        engine = engine.with_deltas();
     }
     let engine = Box::new(engine);
     let work =
@@ -110,6 +124,14 @@ fn engine_leftovers(mut engine: SinkEngine, workers: &Workers<SinkJob, SinkDone>
         let _ = engine.handle_done(done);
     }
     engine.abandon()
+}
+
+/// Means that both ends have.
+struct Agreed {
+    /// Length of blocks.
+    block: u32,
+    packs: bool,
+    deltas: bool,
 }
 
 struct Session<'a> {
@@ -160,6 +182,7 @@ impl<'a> Session<'a> {
             packs,
             streams: several,
             joins: false,
+            deltas: options.deltas,
             receives: RECEIVES,
             block,
             token: options.token,
@@ -198,10 +221,10 @@ impl<'a> Session<'a> {
         self.began.elapsed()
     }
 
-    /// Exchanges HELLOs; returns the length of blocks, and whether both ends pack.
-    fn handshake(&mut self, options: &Options, packs: bool) -> Result<(u32, bool), Error> {
+    /// Exchanges HELLOs.
+    fn handshake(&mut self, options: &Options, packs: bool) -> Result<Agreed, Error> {
         let done = self.await_hello();
-        let block = done.and_then(|hello| {
+        let agreed = done.and_then(|hello| {
             self.streams.greet(0, hello.receives)?;
             if hello.role == self.role {
                 return Err(Violation::Role.into());
@@ -209,9 +232,13 @@ impl<'a> Session<'a> {
             if !hello.block.is_power_of_two() || !(MIN_BLOCK..=MAX_BLOCK).contains(&hello.block) {
                 return Err(Violation::BlockLength(hello.block).into());
             }
-            Ok((hello.block.min(options.block), packs && hello.packs))
+            Ok(Agreed {
+                block: hello.block.min(options.block),
+                packs: packs && hello.packs,
+                deltas: options.deltas && hello.deltas,
+            })
         });
-        block.map_err(|error| self.tell(error))
+        agreed.map_err(|error| self.tell(error))
     }
 
     /// Gives the first carrier the memory of blocks; returns its window.
@@ -497,6 +524,7 @@ impl<'a> Session<'a> {
             let summary = &mut self.summary;
             match &event {
                 Event::Placed { octets, .. } => summary.octets += octets,
+                Event::Copied { octets, .. } => summary.copied += octets,
                 Event::Resumed { octets, .. } => summary.resumed += octets,
                 Event::Repeated { .. } => summary.repeated += 1,
                 Event::Unreadable { .. } => summary.failed += 1,

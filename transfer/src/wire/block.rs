@@ -1,13 +1,16 @@
 //! BLOCK, ACK and NACK: a filled slot, and what became of it.
 //!
 //! ```text
-//! BLOCK  file 4 | slot 2 | reserved 2 | offset 8 | length 4 | hash 32
+//! BLOCK  file 4 | slot 2 | flags 2 | offset 8 | length 4 | hash 32
 //! ACK    level 1 | reserved 3 | file 4, length 4, offset 8, repeated
 //! NACK   file 4 | length 4 | offset 8
 //! ```
 
 use super::Malformed;
 use super::octets::Reader;
+
+/// Flag: the slot has records of a delta.
+const DELTA: u16 = 1;
 
 /// Notice of a filled slot. On TCP, `length` octets follow the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +21,10 @@ pub struct Block {
     pub slot: u16,
     /// First octet in the file, a multiple of the session's block length.
     pub offset: u64,
-    /// Octets.
+    /// Octets in the slot.
     pub length: u32,
+    /// The slot has parts of the block ([`Part`](super::Part)): the lowest bit of the flags.
+    pub delta: bool,
     /// BLAKE3 chaining value of the block, or the file's hash where the block is the whole file.
     pub hash: [u8; 32],
 }
@@ -28,10 +33,11 @@ impl Block {
     pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let file = reader.u32()?;
         let slot = reader.u16()?;
-        reader.u16()?;
+        let flags = reader.u16()?;
         Ok(Self {
             file,
             slot,
+            delta: flags & DELTA != 0,
             offset: reader.u64()?,
             length: reader.u32()?,
             hash: reader.array()?,
@@ -41,7 +47,8 @@ impl Block {
     pub(super) fn emit(&self, out: &mut Vec<u8>) {
         out.extend(self.file.to_be_bytes());
         out.extend(self.slot.to_be_bytes());
-        out.extend([0; 2]);
+        let flags = if self.delta { DELTA } else { 0 };
+        out.extend(flags.to_be_bytes());
         out.extend(self.offset.to_be_bytes());
         out.extend(self.length.to_be_bytes());
         out.extend(self.hash);

@@ -5,6 +5,7 @@
 //! ```
 
 mod block;
+mod delta;
 mod file;
 mod grant;
 mod octets;
@@ -13,6 +14,7 @@ mod request;
 mod session;
 
 pub use block::{Ack, Block, Level, Nack};
+pub use delta::{Part, SIGNATURES_LIMIT, Signature, Signatures};
 pub use file::{Done, End, EndStatus, Entry, FileKind, Offer, Status, Want};
 pub use grant::{Grant, Window};
 pub use pack::{Answer, Answers, List, PACKED, RECORD, Record, Stored};
@@ -169,6 +171,8 @@ pub enum Frame {
     Streams(Offering),
     /// A stream is gone.
     Left(Left),
+    /// Pieces of an old copy of a file.
+    Signatures(Signatures),
 }
 
 impl Frame {
@@ -198,6 +202,7 @@ impl Frame {
             Self::Unreadable(_) => 20,
             Self::Streams(_) => 21,
             Self::Left(_) => 22,
+            Self::Signatures(_) => 23,
         }
     }
 
@@ -225,6 +230,7 @@ impl Frame {
             Self::Unreadable(it) => it.emit(&mut out),
             Self::Streams(it) => it.emit(&mut out),
             Self::Left(it) => it.emit(&mut out),
+            Self::Signatures(it) => it.emit(&mut out),
             Self::Finish | Self::Ping | Self::Prune => {}
         }
         let length = u32::try_from(out.len() - HEADER).unwrap_or(u32::MAX);
@@ -267,6 +273,7 @@ impl Frame {
             20 => Self::Unreadable(Unreadable::parse(&mut reader)?),
             21 => Self::Streams(Offering::parse(&mut reader)?),
             22 => Self::Left(Left::parse(&mut reader)?),
+            23 => Self::Signatures(Signatures::parse(&mut reader)?),
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;

@@ -26,6 +26,9 @@ const STREAMS: u8 = 2;
 /// The connection is a further stream.
 const JOINS: u8 = 4;
 
+/// Ability: SIGNATURES and delta blocks.
+const DELTAS: u8 = 8;
+
 /// First frame of each end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
@@ -37,6 +40,8 @@ pub struct Hello {
     pub streams: bool,
     /// The connection joins a session, whose key is the token, as the stream whose number the block length is: the third bit.
     pub joins: bool,
+    /// Files that changed may come as deltas: the fourth bit.
+    pub deltas: bool,
     /// Frames that the sender can take at a time.
     pub receives: u16,
     /// Longest block in octets, a power of two; that of the session is the smaller of both.
@@ -60,6 +65,7 @@ impl Hello {
             packs: abilities & PACKS != 0,
             streams: abilities & STREAMS != 0,
             joins: abilities & JOINS != 0,
+            deltas: abilities & DELTAS != 0,
             receives: reader.u16()?,
             block: reader.u32()?,
             token: reader.array()?,
@@ -73,7 +79,8 @@ impl Hello {
         };
         let flag = |is: bool, flag| if is { flag } else { 0 };
         let abilities = flag(self.packs, PACKS) | flag(self.streams, STREAMS);
-        out.extend([role, abilities | flag(self.joins, JOINS)]);
+        let abilities = abilities | flag(self.joins, JOINS) | flag(self.deltas, DELTAS);
+        out.extend([role, abilities]);
         out.extend(self.receives.to_be_bytes());
         out.extend(self.block.to_be_bytes());
         out.extend(self.token);

@@ -39,6 +39,7 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
                 packs: true,
                 streams: false,
                 joins: false,
+                deltas: false,
                 receives: 128,
                 block: 1 << 20,
                 token: [0xab; 16],
@@ -85,6 +86,7 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
                 slot: 31,
                 offset,
                 length,
+                delta: false,
                 hash: [0xcd; 32],
             }),
         ),
@@ -192,6 +194,19 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
             }),
         ),
         (
+            "SIGNATURES",
+            3,
+            Frame::Signatures(Signatures {
+                file: 0,
+                piece: 4096,
+                first: 0,
+                signatures: vec![Signature {
+                    weak: 0x0bad_cafe,
+                    strong: [0xee; 8],
+                }],
+            }),
+        ),
+        (
             "ABORT",
             8,
             Frame::Abort(Abort {
@@ -270,7 +285,7 @@ fn other_versions_and_lengths_are_refused() {
 
 proptest! {
     #[test]
-    fn any_body_is_a_frame_or_an_error(kind in 0_u8..24, body in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_body_is_a_frame_or_an_error(kind in 0_u8..26, body in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(frame) = Frame::parse(kind, &body) {
             // A text that is not UTF-8 and reserved octets may change, once.
             let emitted = frame.emit(0);
@@ -279,7 +294,7 @@ proptest! {
     }
 
     #[test]
-    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..22) {
+    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..23) {
         let (_, _, frame) = frames().swap_remove(which);
         let body = frame.emit(0)[HEADER..].to_vec();
         let cut = &body[..at.min(body.len())];

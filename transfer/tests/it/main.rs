@@ -7,5 +7,6 @@
 )]
 
 mod common;
+mod deltas;
 mod moves;
 mod trouble;

@@ -111,6 +111,7 @@ fn greet(address: SocketAddr, token: [u8; 16]) -> TcpStream {
         packs: false,
         streams: false,
         joins: false,
+        deltas: false,
         role: Role::Source,
         receives: 128,
         block: 1024,

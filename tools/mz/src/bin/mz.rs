@@ -12,8 +12,8 @@ use dgiwarp_mz::{
     Code, Get, PORT, PipeIn, Put, Receive, Send, Server, get, listen_address, peer_addresses,
     pipe_in, pipe_out, put, receive, send, serve,
 };
-use dgiwarp_transfer::Request;
 use dgiwarp_transfer::disk::TreeSinkOptions;
+use dgiwarp_transfer::{Options, Request};
 use dgiwarp_transfer_cli::{Carriage, Failed, Output, Show, Sizes, StreamsArg, Writing};
 
 const PROGRAM: Program = Program {
@@ -225,6 +225,9 @@ struct Common {
     /// A TCP connection instead of a queue pair; both ends need it
     #[arg(long)]
     tcp: bool,
+    /// Files that changed are sent whole, whatever the receiving end has of them; either end may have it so
+    #[arg(long)]
+    whole: bool,
     #[command(flatten)]
     streams: StreamsArg,
     #[command(flatten)]
@@ -397,7 +400,10 @@ fn listen(args: &Listen) -> Result<(Option<SocketAddr>, Code), Failed> {
 fn carriage(common: &Common) -> Carriage {
     Carriage {
         tcp: common.tcp,
-        options: common.sizes.options(),
+        options: Options {
+            deltas: !common.whole,
+            ..common.sizes.options()
+        },
         streams: common.streams.streams,
     }
 }

@@ -7,6 +7,7 @@
 )]
 
 mod common;
+mod deltas;
 mod mirrors;
 mod streams;
 mod transfers;

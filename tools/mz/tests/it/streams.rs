@@ -34,15 +34,15 @@ fn several_streams_carry_one_transfer() {
     }
 }
 
-/// Connections to a listener that pass through here, and how much each may carry.
-struct Relay {
-    host: String,
+/// Connections to a listener that pass through here, and how much all of them carried.
+pub(crate) struct Relay {
+    pub(crate) host: String,
     passing: Arc<Mutex<Vec<TcpStream>>>,
-    octets: Arc<AtomicUsize>,
+    pub(crate) octets: Arc<AtomicUsize>,
 }
 
 impl Relay {
-    fn to(host: &str) -> Self {
+    pub(crate) fn to(host: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let relay = Self {
             host: listener.local_addr().unwrap().to_string(),
@@ -87,7 +87,7 @@ impl Relay {
     }
 
     /// Waits until so much has passed.
-    fn await_octets(&self, count: usize) {
+    pub(crate) fn await_octets(&self, count: usize) {
         let end = std::time::Instant::now() + crate::common::SOON;
         while self.octets.load(Ordering::Relaxed) < count {
             assert!(std::time::Instant::now() < end, "nothing passes");

@@ -40,14 +40,19 @@ fn a_failed_file_does_not_stop_the_others() {
     }))
     .unwrap();
     let result = Ok(Begun::Partial(BTreeMap::new()));
-    sink.handle_done(SinkDone::Begun { file: 0, result })
-        .unwrap();
+    sink.handle_done(SinkDone::Begun {
+        file: 0,
+        result,
+        old: 0,
+    })
+    .unwrap();
     while sink.poll_transmit().is_some() {}
     let block = Block {
         file: 0,
         slot: 1,
         offset: 0,
         length: BLOCK,
+        delta: false,
         hash: [1; 32],
     };
     sink.handle_frame(Frame::Block(block)).unwrap();
@@ -59,6 +64,7 @@ fn a_failed_file_does_not_stop_the_others() {
         slot: 1,
         hash: [1; 32],
         result: Err(failure),
+        copied: 0,
     };
     sink.handle_done(written).unwrap();
     let Some(Frame::Done(done)) = sink.poll_transmit() else {
@@ -137,6 +143,7 @@ fn records_are_checked_before_they_are_stored() {
             slot: 1,
             offset: 3,
             length,
+            delta: false,
             hash: [0; 32],
         };
         let mut sink = sink_with_a_listed_file(5);
@@ -201,4 +208,75 @@ fn frames_of_packed_files_are_for_sessions_that_pack() {
         run.source.handle_frame(answer),
         Err(Violation::Unexpected(15))
     );
+}
+
+/// A peer that sends anything at any time causes violations, but neither panics nor memory without bound.
+#[test]
+fn any_frame_at_any_time_is_an_error_or_harmless() {
+    let violations = |seed| {
+        let mut world = World::new(seed, 0);
+        let mut run = Run::new(world.packs);
+        let mut errors = 0;
+        for _ in 0..2000 {
+            if run.step(&mut world).is_err() {
+                return errors + 1;
+            }
+            if world.rng.random_ratio(1, 50) {
+                let rng = &mut world.rng;
+                let file = rng.random_range(0..8);
+                let frame = match rng.random_range(0..10) {
+                    0 => Frame::Block(Block {
+                        file,
+                        slot: rng.random_range(0..2 * SLOTS),
+                        offset: rng.random_range(0..4) * 512,
+                        length: rng.random_range(0..2 * BLOCK),
+                        delta: rng.random(),
+                        hash: [0; 32],
+                    }),
+                    1 => Frame::Offer(Offer {
+                        file,
+                        entry: entry(file, rng.random()),
+                    }),
+                    2 => Frame::Finish,
+                    3 => Frame::Want(crate::wire::Want {
+                        file,
+                        ranges: vec![(rng.random_range(0..4) * 512, rng.random())],
+                    }),
+                    4 => Frame::Grant(crate::wire::Grant {
+                        slots: vec![rng.random_range(0..9)],
+                    }),
+                    5 => Frame::List(List {
+                        first: rng.random_range(0..3) * file,
+                        entries: vec![entry(file, rng.random_range(0..2000)); 3],
+                    }),
+                    6 => Frame::Answer(Answers {
+                        first: file,
+                        answers: vec![Answer::Wanted, Answer::Stored],
+                    }),
+                    7 => Frame::Stored(Stored {
+                        files: vec![file, file + 1],
+                    }),
+                    8 => Frame::Nack(Nack {
+                        file: PACKED,
+                        offset: rng.random_range(0..4),
+                        length: 0,
+                    }),
+                    _ => Frame::End(crate::wire::End {
+                        file,
+                        status: EndStatus::Complete,
+                        root: Some([0; 32]),
+                        text: String::new(),
+                    }),
+                };
+                errors += u32::from(run.sink.handle_frame(frame.clone()).is_err());
+                errors += u32::from(run.source.handle_frame(frame).is_err());
+                // A violation ends a session: from here on nothing is promised but to survive.
+                run.sink_jobs.clear();
+                return errors;
+            }
+        }
+        errors
+    };
+    let errors: u32 = (0..500).map(violations).sum();
+    assert!(errors > 500, "{errors} violations");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::source_packs::SourcePacks;
 use super::super::{Event, MAX_OPEN, SourceJob, blocks};
-use super::{Prune, Sending, SourceEngine};
+use super::{Old, Prune, Sending, SourceEngine};
 use crate::wire::{FileKind, Frame, Offer};
 
 impl SourceEngine {
@@ -105,6 +105,7 @@ impl SourceEngine {
             repeats: BTreeMap::new(),
             checking: false,
             ended: false,
+            old: Old::default(),
         };
         self.files.insert(file, sending);
         let offered = entry.clone();
@@ -132,20 +133,34 @@ impl SourceEngine {
             };
             let length = u32::try_from(*left).unwrap_or(self.block).min(self.block);
             let whole = u64::from(length) == sending.size;
-            let job = SourceJob::Read {
-                file,
-                offset: *offset,
-                length,
-                local,
-                whole,
-            };
+            let at = *offset;
             *offset += u64::from(length);
             *left -= u64::from(length);
             if *left == 0 {
                 wanted.pop_front();
             }
             sending.moving += 1;
-            self.out.jobs.push_back(job);
+            // A block that is asked for again comes whole: the old copy may be another one by now.
+            let index = sending.old.index.clone();
+            let index = index.filter(|_| !sending.repeats.contains_key(&at));
+            self.out.jobs.push_back(match index {
+                Some(index) => SourceJob::Delta {
+                    file,
+                    offset: at,
+                    length,
+                    local,
+                    whole,
+                    size: sending.size,
+                    index,
+                },
+                None => SourceJob::Read {
+                    file,
+                    offset: at,
+                    length,
+                    local,
+                    whole,
+                },
+            });
         }
     }
 }

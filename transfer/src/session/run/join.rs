@@ -40,6 +40,7 @@ impl Session<'_> {
             packs: false,
             streams: false,
             joins: true,
+            deltas: false,
             receives: RECEIVES,
             block: u32::from(number),
             token: self.offering.map_or([0; 16], |it| it.key),
