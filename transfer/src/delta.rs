@@ -90,7 +90,7 @@ pub fn sign(octets: &[u8], piece: u32) -> Vec<Signature> {
     pieces.map(sign).collect()
 }
 
-/// Signatures of an old copy, by hash. 20 to 24 octets of memory for each.
+/// Signatures of an old copy, by hash. 24 to 32 octets of memory for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
     piece: u32,
@@ -99,6 +99,9 @@ pub struct Index {
     /// A bit for weak hashes that are there: 32 bits for a signature or more.
     filter: Vec<u64>,
     shift: u32,
+    /// Where signatures begin whose weak hash has these first bits, and the bits that it has further.
+    heads: Vec<u32>,
+    further: u32,
 }
 
 impl Index {
@@ -117,11 +120,20 @@ impl Index {
                 *word |= 1 << (bit % 64);
             }
         }
+        let further = shift + 5;
+        let count = 1 << (32 - further);
+        let head = |bits: u64| {
+            let at = found.partition_point(|(it, _)| u64::from(it.weak) >> further < bits);
+            u32::try_from(at).unwrap_or(u32::MAX)
+        };
+        let heads = (0..=count).map(head).collect();
         Self {
             piece,
             found,
             filter,
             shift,
+            heads,
+            further,
         }
     }
 
@@ -155,14 +167,18 @@ impl Index {
             weak,
             strong: [0; 8],
         };
-        let at = self.found.partition_point(|(it, _)| *it < least);
-        if self.found.get(at).is_none_or(|(it, _)| it.weak != weak) {
+        let head = |at: usize| self.heads.get(at).map_or(0, |it| *it as usize);
+        let bits = (weak >> self.further) as usize;
+        let near = self.found.get(head(bits)..head(bits + 1));
+        let near = near.unwrap_or_default();
+        let at = near.partition_point(|(it, _)| *it < least);
+        if near.get(at).is_none_or(|(it, _)| it.weak != weak) {
             return Ok(None);
         }
         let strong = strong(octets);
         let searched = Signature { weak, strong };
-        let found = self.found.binary_search_by_key(&searched, |(it, _)| *it);
-        let (_, place) = found.ok().and_then(|at| self.found.get(at)).ok_or(())?;
+        let found = near.binary_search_by_key(&searched, |(it, _)| *it);
+        let (_, place) = found.ok().and_then(|at| near.get(at)).ok_or(())?;
         Ok(Some(u64::from(*place) * u64::from(self.piece)))
     }
 
