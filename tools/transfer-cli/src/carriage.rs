@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dgiwarp::Rnic;
 use dgiwarp_transfer::{Connection, Error, Options, Port, rc_config};
 
-use crate::Failed;
+use crate::{Failed, Streams};
 
 /// How data moves, and by how much memory.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +16,7 @@ pub struct Carriage {
     /// Sizes of the session.
     pub options: Options,
     /// Connections that an end which dials brings up, where the peer takes them.
-    pub streams: u16,
+    pub streams: Streams,
 }
 
 impl Carriage {
@@ -47,14 +47,17 @@ impl Carriage {
         rnic: Option<Rnic>,
         to: SocketAddr,
     ) -> Connection {
-        if self.streams < 2 {
+        if self.streams == Streams::Fixed(1) {
             return connection;
         }
         let dial = move || match &rnic {
             Some(rnic) => Connection::rc(rnic, to),
             None => Connection::tcp(to),
         };
-        connection.with_streams(self.streams, Arc::new(dial))
+        match self.streams {
+            Streams::Fixed(count) => connection.with_streams(count, Arc::new(dial)),
+            Streams::Auto => connection.with_tuned_streams(Arc::new(dial)),
+        }
     }
 
     /// Listens at an address.

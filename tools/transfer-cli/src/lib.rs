@@ -10,5 +10,5 @@ pub mod testing;
 
 pub use carriage::{Carriage, listen};
 pub use failed::Failed;
-pub use options::{Output, Sizes, StreamsArg, Writing};
+pub use options::{Output, Sizes, Streams, StreamsArg, Writing};
 pub use progress::{Progress, Show, human, line, shown};

@@ -39,12 +39,30 @@ fn block(text: &str) -> Result<u32, String> {
     block.ok_or_else(|| format!("{text} octets are no length of a block"))
 }
 
+/// How many connections a session has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Streams {
+    /// So many.
+    Fixed(u16),
+    /// By what they bring.
+    Auto,
+}
+
+fn streams(text: &str) -> Result<Streams, String> {
+    if text == "auto" {
+        return Ok(Streams::Auto);
+    }
+    let count = text.parse().ok().filter(|it| (1..=16).contains(it));
+    let count = count.ok_or_else(|| format!("{text} is neither 1 to 16 nor auto"))?;
+    Ok(Streams::Fixed(count))
+}
+
 /// Connections of a session.
 #[derive(Debug, Clone, Args)]
 pub struct StreamsArg {
-    /// Connections at a time, 1 to 16, where the other end takes them
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
-    pub streams: u16,
+    /// Connections at a time, 1 to 16, where the other end takes them; `auto`: as many as bring more than fewer do
+    #[arg(long, value_name = "N", default_value = "1", value_parser = streams)]
+    pub streams: Streams,
 }
 
 /// Handling of files that come.

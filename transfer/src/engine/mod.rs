@@ -8,6 +8,7 @@ mod source;
 mod source_job;
 mod source_packs;
 mod streams;
+mod tuner;
 
 #[cfg(test)]
 mod simulation;
@@ -18,6 +19,7 @@ pub use sink_job::{Begun, MAX_OPEN_PIECES, SinkDone, SinkJob, Unpacked};
 pub use source::SourceEngine;
 pub use source_job::{Delta, Next, SourceDone, SourceJob};
 pub use streams::{MAX_STREAMS, Streams};
+pub use tuner::Tuner;
 
 use crate::wire::{Entry, Status};
 

@@ -58,6 +58,8 @@ pub struct Streams {
     control: VecDeque<Frame>,
     /// Blocks that the peer did not take from a stream that is gone.
     lost: VecDeque<Block>,
+    /// Streams that blocks leave on at most, the lowest ones.
+    used: usize,
 }
 
 impl Streams {
@@ -72,6 +74,7 @@ impl Streams {
             carrying: Some(0),
             control: VecDeque::new(),
             lost: VecDeque::new(),
+            used: MAX_STREAMS,
         };
         streams.insert(0, now);
         streams
@@ -103,6 +106,25 @@ impl Streams {
     #[must_use]
     pub fn open(&self) -> usize {
         self.streams.values().filter(|it| it.open).count()
+    }
+
+    /// Blocks leave on so many streams at most; the others are kept and carry none.
+    pub fn set_used(&mut self, count: usize) {
+        self.used = count.max(1);
+    }
+
+    /// Whether blocks may leave on a stream, when it is open.
+    fn is_used(&self, number: u16) -> bool {
+        let lower = self.streams.range(..number);
+        lower.filter(|(_, it)| it.open).count() < self.used
+    }
+
+    /// The highest stream that the peer has, but for one that carries control frames.
+    #[must_use]
+    pub fn dispensable(&self) -> Option<u16> {
+        let all = self.streams.iter().rev();
+        let mut others = all.filter(|(number, it)| it.greeted && self.carrying != Some(**number));
+        others.next().map(|(number, _)| *number)
     }
 
     /// A number for another stream; `None` if they are too many.
@@ -217,6 +239,7 @@ impl Streams {
         block: impl FnOnce() -> Option<Outgoing>,
     ) -> Option<(u32, Outgoing)> {
         let carries = self.carrying == Some(number);
+        let is_used = self.is_used(number);
         let stream = self.streams.get_mut(&number)?;
         let mut flying = None;
         if stream.link.is_idle() && stream.link.has_credit() && (stream.greeted || number == 0) {
@@ -224,6 +247,7 @@ impl Streams {
                 flying = Some(Flying::Control(frame.clone()));
                 stream.link.push(Outgoing::Frame(frame));
             } else if stream.open
+                && is_used
                 && let Some(outgoing) = block()
             {
                 if let Outgoing::Block { block, .. } = &outgoing {

@@ -89,7 +89,14 @@ impl Connection {
     /// Has the session dial further streams until it has `wanted`, in a thread of its own, where the peer takes them.
     #[must_use]
     pub fn with_streams(mut self, wanted: u16, dial: Dial) -> Self {
-        self.joins = Joins::dialled(dial, wanted);
+        self.joins = Joins::dialled(dial, Some(wanted));
+        self
+    }
+
+    /// Has the session dial further streams, and use fewer again, by what they bring.
+    #[must_use]
+    pub fn with_tuned_streams(mut self, dial: Dial) -> Self {
+        self.joins = Joins::dialled(dial, None);
         self
     }
 

@@ -56,8 +56,8 @@ pub(super) enum Joins {
     /// This end dials them.
     Dialled {
         dial: Dial,
-        /// How many streams there are to be.
-        wanted: u16,
+        /// How many streams there are to be; by what they bring without it.
+        wanted: Option<u16>,
         come: Receiver<Result<Connection, Error>>,
         give: SyncSender<Result<Connection, Error>>,
         /// Whether one is being dialled.
@@ -82,7 +82,7 @@ impl Joins {
         (Self::Taken { key, come }, Join { key, give, waker })
     }
 
-    pub(super) fn dialled(dial: Dial, wanted: u16) -> Self {
+    pub(super) fn dialled(dial: Dial, wanted: Option<u16>) -> Self {
         let (give, come) = sync_channel(1);
         let dialling = false;
         Self::Dialled {

@@ -16,7 +16,7 @@ use super::{Connection, Control, Error, Options, Sink, Source, Summary};
 use crate::carrier::{Arrival, CarrierError, Pool, RECEIVES};
 use crate::engine::{
     Event, Link, MAX_STREAMS, MIN_RECEIVES, Outgoing, SinkDone, SinkEngine, SinkJob, SourceEngine,
-    Streams, Violation,
+    Streams, Tuner, Violation,
 };
 use crate::hash::MIN_BLOCK;
 use crate::wire::{Abort, Frame, Hello, Offering, Reason, Role, Window};
@@ -142,6 +142,8 @@ struct Session<'a> {
     offering: Option<Offering>,
     /// Connections that were dialled for further streams.
     dialled: usize,
+    /// The search for their number, where it is not given.
+    tuner: Option<Tuner>,
     control: &'a Control,
     began: Instant,
     hello: Option<Hello>,
@@ -208,6 +210,7 @@ impl<'a> Session<'a> {
             joins: connection.joins,
             offering: None,
             dialled: 0,
+            tuner: None,
             control,
             began: Instant::now(),
             hello: connection.hello,
@@ -333,7 +336,11 @@ impl<'a> Session<'a> {
             return Err(Error::Cancelled);
         }
         let now = self.now();
-        let timeout = self.streams.poll_timeout(now).saturating_sub(now);
+        let mut end = self.streams.poll_timeout(now);
+        if let Some(tuner) = &self.tuner {
+            end = end.min(tuner.poll_timeout());
+        }
+        let timeout = end.saturating_sub(now);
         if self.streams.silent(now).is_some() && self.streams.numbers().len() < 2 {
             return Err(Error::Silent);
         }

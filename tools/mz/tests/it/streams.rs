@@ -34,6 +34,33 @@ fn several_streams_carry_one_transfer() {
     }
 }
 
+/// The number of streams changes while a transfer runs, whichever end dials, and nothing is lost.
+#[test]
+fn a_number_of_streams_that_is_searched_for_loses_nothing() {
+    let here = tempfile::tempdir().unwrap();
+    let tree = here.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    make_tree(&tree);
+    fs::write(tree.join("larger"), octets(9, 400 << 20)).unwrap();
+    let there = tempfile::tempdir().unwrap();
+    let folder = there.path().to_str().unwrap();
+    let options = ["serve", "--tcp", "--no-sync", "--read", "--code", "c"];
+    let server = Listener::start(&[&options[..], &[folder]].concat());
+    // Each connection has a rate of its own, so that more of them bring more.
+    let relay = Relay::slow(&server.host, 30 << 20);
+    let auto = ["--tcp", "--code", "c", "--streams", "auto"];
+    let tree = tree.to_str().unwrap();
+    let mut command = mz(&[&["send"], &auto[..], &[tree, &relay.host]].concat());
+    let said = succeed(&mut command);
+    assert!(said.contains(" streams"), "{said}");
+    assert_eq!(listing(here.path()), listing(there.path()));
+    let back = tempfile::tempdir().unwrap();
+    let mut command = mz(&[&["get", "--no-sync"], &auto[..], &[&relay.host, "tree"]].concat());
+    let said = succeed(command.arg(back.path()));
+    assert!(said.contains(" streams"), "{said}");
+    assert_eq!(listing(here.path()), listing(back.path()));
+}
+
 /// Connections to a listener that pass through here, and how much all of them carried.
 pub(crate) struct Relay {
     pub(crate) host: String,
@@ -43,6 +70,11 @@ pub(crate) struct Relay {
 
 impl Relay {
     pub(crate) fn to(host: &str) -> Self {
+        Self::slow(host, usize::MAX)
+    }
+
+    /// A relay whose connections pass so many octets a second on in each direction.
+    fn slow(host: &str, rate: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let relay = Self {
             host: listener.local_addr().unwrap().to_string(),
@@ -66,6 +98,8 @@ impl Relay {
                         let mut buffer = vec![0; 64 << 10];
                         while let Ok(count @ 1..) = from.read(&mut buffer) {
                             octets.fetch_add(count, Ordering::Relaxed);
+                            let micros = count * 1000 / (rate / 1000);
+                            thread::sleep(std::time::Duration::from_micros(micros as u64));
                             if to.write_all(&buffer[..count]).is_err() {
                                 break;
                             }

@@ -1,6 +1,9 @@
 //! Streams that join a session.
 
-use super::{Connection, Error, Hello, Joins, MIN_RECEIVES, RECEIVES, Session, Side};
+use super::{Connection, Error, Hello, Joins, MIN_RECEIVES, RECEIVES, Role, Session, Side, Tuner};
+
+/// Connections that are dialled for a number that is searched for, at most: the sink closes those that it does not want.
+const TRIES: usize = 48;
 
 impl Session<'_> {
     /// Takes streams that come, and dials those that are wanted.
@@ -17,10 +20,15 @@ impl Session<'_> {
         let Some(offering) = self.offering else {
             return Ok(());
         };
-        let count = (*wanted).min(offering.streams.saturating_add(1));
-        let count = usize::from(count);
+        let most = usize::from(offering.streams.saturating_add(1));
         // One that is lost is dialled again, but not for ever.
-        let tries = 2 * count.saturating_sub(1);
+        let (count, tries) = match wanted {
+            Some(wanted) => {
+                let count = usize::from(*wanted).min(most);
+                (count, 2 * count.saturating_sub(1))
+            }
+            None => (self.tune(most, side)?, TRIES),
+        };
         if self.streams.numbers().len() < count
             && self.dialled < tries
             && self.joins.dial(self.control)
@@ -28,6 +36,24 @@ impl Session<'_> {
             self.dialled += 1;
         }
         Ok(())
+    }
+
+    /// Searches for the number of streams; returns it. A source keeps those beyond it for later, a sink closes them.
+    fn tune(&mut self, most: usize, side: &mut Side) -> Result<usize, Error> {
+        let now = self.now();
+        let tuner = self.tuner.get_or_insert_with(|| Tuner::new(now, 1));
+        let there = self.streams.numbers().len();
+        let octets = self.summary.octets - self.summary.copied;
+        tuner.handle_progress(now, octets, there, most);
+        let wanted = tuner.wanted();
+        if self.role == Role::Source {
+            self.streams.set_used(wanted);
+        } else if there > wanted
+            && let Some(number) = self.streams.dispensable()
+        {
+            self.leave(number, Error::Cancelled, side.source())?;
+        }
+        Ok(wanted)
     }
 
     fn add(&mut self, connection: Connection, number: u16, side: &mut Side) -> Result<(), Error> {
