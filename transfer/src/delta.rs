@@ -391,6 +391,14 @@ mod tests {
         let index = Index::new(PIECE, &[signature]);
         assert_eq!(index.search(&octets, 0..10_000), [Part::Literal(0..10_000)]);
         assert_eq!(index.look_up(signature.weak, &octets[..64]), Err(()));
+        // A search that has had too many of them ends, whatever follows.
+        let behind = [&octets[..], &random(1, 64)].concat();
+        let signatures = [&[signature][..], &sign(&behind[10_000..], PIECE)].concat();
+        let index = Index::new(PIECE, &signatures);
+        let all = behind.len();
+        assert_eq!(index.search(&behind, 0..all), [Part::Literal(0..all)]);
+        let found = index.search(&behind[9990..], 0..74);
+        assert_eq!(literals(&found), 10);
         // Of pieces that are alike the first serves.
         let alike = Index::new(PIECE, &sign(&octets, PIECE));
         assert_eq!(alike.len(), 1);

@@ -25,6 +25,45 @@ fn counts_of_streams_that_are_gone_are_checked() {
     assert_eq!(sent, Some((0, Outgoing::Frame(Frame::Left(left(9, 0))))));
 }
 
+/// Streams beyond those that are used are kept without blocks; the one that carries control frames is not given up.
+#[test]
+fn blocks_leave_on_streams_that_are_used() {
+    let mut run = Run::new(false);
+    (0..2).for_each(|_| run.join());
+    let streams = &mut run.streams[0];
+    for number in 1..3 {
+        streams.greet(number, RECEIVES).unwrap_or_default();
+        streams.set_open(number);
+    }
+    let block = Block {
+        file: 0,
+        slot: 0,
+        offset: 0,
+        length: BLOCK,
+        delta: false,
+        hash: [0; 32],
+    };
+    let carries = |streams: &mut Streams, number| {
+        let block = || Some(Outgoing::Block { block, local: 0 });
+        let sent = streams.poll_transmit(number, Duration::ZERO, block);
+        sent.is_some_and(|(_, it)| matches!(it, Outgoing::Block { .. }))
+    };
+    // HELLOs go first.
+    assert_eq!([1, 2].map(|number| carries(streams, number)), [false; 2]);
+    for (used, expected) in [
+        (16, [true; 3]),
+        (2, [true, true, false]),
+        (0, [true, false, false]),
+    ] {
+        streams.set_used(used);
+        let all = [0, 1, 2].map(|number| carries(streams, number));
+        assert_eq!(all, expected, "{used}");
+    }
+    assert_eq!(streams.dispensable(), Some(2));
+    assert!(streams.leave(2) && streams.leave(1));
+    assert_eq!(streams.dispensable(), None);
+}
+
 #[test]
 fn a_failed_file_does_not_stop_the_others() {
     let window = Window {
