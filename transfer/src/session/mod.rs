@@ -159,7 +159,7 @@ pub struct Options {
     pub token: [u8; 16],
     /// The sink removes what the source has not; both ends have to say so. Default no.
     pub prune: bool,
-    /// Of a file that changed, octets that the sink's old copy has are not sent, where both ends say so. Default yes.
+    /// Of a file that changed, octets that the sink's old copy has are not sent, where both ends say so. Both read all of it for that. Default no.
     pub deltas: bool,
 }
 
@@ -171,7 +171,7 @@ impl Default for Options {
             threads: 2,
             token: [0; 16],
             prune: false,
-            deltas: true,
+            deltas: false,
         }
     }
 }

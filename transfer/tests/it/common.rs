@@ -48,6 +48,7 @@ pub(crate) fn small() -> Options {
         block: 64 << 10,
         slots: 8,
         token: [9; 16],
+        deltas: true,
         ..Options::default()
     }
 }

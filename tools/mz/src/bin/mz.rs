@@ -225,9 +225,9 @@ struct Common {
     /// A TCP connection instead of a queue pair; both ends need it
     #[arg(long)]
     tcp: bool,
-    /// Files that changed are sent whole, whatever the receiving end has of them; either end may have it so
+    /// Of files that changed, send what the receiving end's old copies have not, where both ends say so; `mz serve --read` says so by itself
     #[arg(long)]
-    whole: bool,
+    delta: bool,
     #[command(flatten)]
     streams: StreamsArg,
     #[command(flatten)]
@@ -328,7 +328,9 @@ fn beneath(path: &Path) -> PathBuf {
     path.components().filter(plain).collect()
 }
 
-fn serve_order(args: ServeArgs) -> Result<Receive, Failed> {
+fn serve_order(mut args: ServeArgs) -> Result<Receive, Failed> {
+    // Hashes of pieces tell about files, which peers may read then.
+    args.receive.common.delta |= args.read;
     Ok(Receive {
         read: args.read,
         delete: args.delete,
@@ -401,7 +403,7 @@ fn carriage(common: &Common) -> Carriage {
     Carriage {
         tcp: common.tcp,
         options: Options {
-            deltas: !common.whole,
+            deltas: common.delta,
             ..common.sizes.options()
         },
         streams: common.streams.streams,

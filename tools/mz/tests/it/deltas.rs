@@ -37,7 +37,11 @@ fn only_the_change_of_a_file_is_sent_in_both_directions() {
     fs::write(here.path().join("image"), &new).unwrap();
     let server = serve(there.path());
     let relay = Relay::to(&server.host);
-    let said = succeed(&mut sync(here.path(), &relay.host, &["--streams", "3"]));
+    let said = succeed(&mut sync(
+        here.path(),
+        &relay.host,
+        &["--delta", "--streams", "3"],
+    ));
     assert!(said.contains("of them from old copies"), "{said}");
     assert_eq!(listing(here.path()), listing(there.path()));
     let carried = relay.octets.load(Ordering::Relaxed);
@@ -50,6 +54,7 @@ fn only_the_change_of_a_file_is_sent_in_both_directions() {
         "--code",
         "c",
         "--json",
+        "--delta",
         "--from",
         &relay.host,
     ];
@@ -58,9 +63,9 @@ fn only_the_change_of_a_file_is_sent_in_both_directions() {
     assert!(!said.contains("\"copied\":0,"), "{said}");
     let carried = relay.octets.load(Ordering::Relaxed) - carried;
     assert!(carried < MIB, "{carried} octets");
-    // Unless a user wants it whole.
+    // Only where a user wants it.
     fs::write(here.path().join("image"), &old).unwrap();
-    succeed(&mut sync(here.path(), &relay.host, &["--whole"]));
+    succeed(&mut sync(here.path(), &relay.host, &[]));
     assert!(relay.octets.load(Ordering::Relaxed) - carried > 19 * MIB);
     assert_eq!(listing(here.path()), listing(there.path()));
 }
@@ -78,7 +83,7 @@ fn a_delta_goes_on_after_kill_9() {
     fs::write(here.path().join("image"), [first, second].concat()).unwrap();
     let mut server = serve(there.path());
     let relay = Relay::to(&server.host);
-    let mut command = sync(here.path(), &relay.host, &[]);
+    let mut command = sync(here.path(), &relay.host, &["--delta"]);
     let sender = std::thread::spawn(move || run(&mut command));
     relay.await_octets(150 * MIB);
     server.kill();
@@ -88,7 +93,7 @@ fn a_delta_goes_on_after_kill_9() {
     assert_eq!(before.len(), 100 * MIB + 7, "the old copy stays");
     let server = serve(there.path());
     let relay = Relay::to(&server.host);
-    let said = succeed(&mut sync(here.path(), &relay.host, &[]));
+    let said = succeed(&mut sync(here.path(), &relay.host, &["--delta"]));
     assert!(said.contains("were there from an earlier run"), "{said}");
     assert!(said.contains("of them from old copies"), "{said}");
     assert_eq!(listing(here.path()), listing(there.path()));
