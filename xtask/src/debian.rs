@@ -252,6 +252,21 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian],
     },
     Package {
+        name: "vsftpd",
+        proof: Proof::Program("vsftpd"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "python3-pyftpdlib",
+        proof: Proof::File("/usr/lib/python3/dist-packages/pyftpdlib"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "python3-openssl",
+        proof: Proof::File("/usr/lib/python3/dist-packages/OpenSSL"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "wget",
         proof: Proof::Program("wget"),
         groups: &[Name::Debian],

@@ -112,6 +112,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-run", "valgrind", Name::Debian),
     ("dgiwarp-perf", "programs", Name::Debian),
     ("dgiwarp-rftp", "ftp_clients", Name::Debian),
+    ("dgiwarp-rftp", "ftp_servers", Name::Debian),
     ("dgiwarp-fuzz-targets", "seeded", Name::Debian),
     ("dgiwarp-conform", "device", Name::Debian),
     ("dgiwarp-conform", "laboratory", Name::Debian),

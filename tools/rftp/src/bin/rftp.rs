@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
@@ -23,6 +24,10 @@ const PROGRAM: Program = Program {
         Example {
             line: "rftp cp --tcp a b rftp://ann:secret@host:2122/in/",
             about: "Two files, as a user, over plain TCP.",
+        },
+        Example {
+            line: "rftp cp ftp://ftp.example.org/pub/tree .",
+            about: "From any FTP server; an interrupted copy goes on in the middle of a file, too.",
         },
     ],
     sections: &[(
@@ -52,7 +57,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Cp {
-    /// Files or directories of this host, or `rftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH`
+    /// Files or directories of this host, or `rftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH`, or ftp:// for any FTP server
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
     /// Where to; into it if it is a directory, ends with / or there are several sources
@@ -64,6 +69,9 @@ struct Cp {
     /// The server connects to this host for the data
     #[arg(long)]
     active: bool,
+    /// Time for a reply of the server, and for progress of an FTP server's data connection
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
+    timeout: u16,
     #[command(flatten)]
     writing: Writing,
     #[command(flatten)]
@@ -91,6 +99,7 @@ fn order(cp: &Cp) -> Result<Copy, Failed> {
             streams: cp.streams.streams,
         },
         active: cp.active,
+        patience: Duration::from_secs(cp.timeout.into()),
         sink: cp.writing.options(),
         show: cp.output.show("rftp"),
     })

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use dgiwarp_transfer::disk::{Item, Root, TreeSink, TreeSinkOptions, TreeSource};
 use dgiwarp_transfer::{
@@ -13,7 +14,8 @@ use dgiwarp_transfer::{
 use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show};
 
 use super::control::{Control, Reply};
-use super::url::{Place, Url};
+use super::ftp;
+use super::url::{Place, Scheme, Url};
 
 /// Order of a copy.
 #[derive(Debug, Clone)]
@@ -26,6 +28,8 @@ pub struct Copy {
     pub carriage: Carriage,
     /// The server connects to this host for the data.
     pub active: bool,
+    /// Time for a reply of a server, and for progress of an FTP server's data connection.
+    pub patience: Duration,
     /// Handling of files that are fetched.
     pub sink: TreeSinkOptions,
     /// Output.
@@ -37,16 +41,28 @@ pub struct Copy {
 /// # Errors
 /// [`Failed`].
 pub fn run(copy: &Copy) -> Result<(), Failed> {
+    check(copy)?;
     let mut progress = Progress::new(copy.show, true);
     let here = |place: &Place| matches!(place, Place::Here(_));
     let done = match &copy.destination {
         Place::There(url) if copy.sources.iter().all(here) => put(copy, url, &mut progress),
         Place::Here(path) if !copy.sources.iter().any(here) => get(copy, path, &mut progress),
         _ => Err(Failed::Usage(
-            "either all sources or the destination must be rftp:// URLs, not both".into(),
+            "either all sources or the destination must be URLs, not both".into(),
         )),
     };
     progress.end(&done, None)
+}
+
+/// Refuses options that FTP servers have no use for.
+fn check(copy: &Copy) -> Result<(), Failed> {
+    let mut places = copy.sources.iter().chain([&copy.destination]);
+    let is_ftp = places.any(|it| matches!(it, Place::There(url) if url.scheme == Scheme::Ftp));
+    if is_ftp && (copy.active || copy.carriage.streams > 1) {
+        let text = "--active and --streams are for rftp://".into();
+        return Err(Failed::Usage(text));
+    }
+    Ok(())
 }
 
 /// Sends files of this host.
@@ -61,15 +77,21 @@ fn put(copy: &Copy, url: &Url, progress: &mut Progress) -> Result<Summary, Faile
         fs::symlink_metadata(path)
             .map_err(|error| Failed::Session(format!("{}: {error}", path.display())))?;
     }
-    let mut control = open(url)?;
-    let into = url.is_directory() || paths.len() > 1 || is_directory(&mut control, url)?;
-    let mut items = Vec::new();
-    for path in paths {
-        let item = Item::of(path, into)
-            .map_err(|error| Failed::Session(format!("{}: {error}", path.display())))?;
-        items.push(item);
+    let source = |is_there: bool| {
+        let into = url.is_directory() || paths.len() > 1 || is_there;
+        let mut items = Vec::new();
+        for path in &paths {
+            let item = Item::of(path, into)
+                .map_err(|error| Failed::Session(format!("{}: {error}", path.display())))?;
+            items.push(item);
+        }
+        Ok(Arc::new(TreeSource::new(items)))
+    };
+    if url.scheme == Scheme::Ftp {
+        return ftp::put(copy, url, source, progress);
     }
-    let source = Arc::new(TreeSource::new(items));
+    let mut control = open(copy, url)?;
+    let source = source(is_directory(&mut control, url)?)?;
     let command = [b"RSTR ", &url.path[..]].concat();
     session(copy, &mut control, &command, |connection, options, own| {
         send(connection, source, options, own, &mut |event: &Event| {
@@ -101,14 +123,11 @@ fn get(copy: &Copy, path: &Path, progress: &mut Progress) -> Result<Summary, Fai
             )
         };
         let root = Arc::new(Root::open(folder).map_err(named)?);
-        let sink = Arc::new(TreeSink::new(root, target, copy.sink));
-        let mut control = open(url)?;
-        let command = [b"RRTR ", &url.path[..]].concat();
-        let summary = session(copy, &mut control, &command, |connection, options, own| {
-            receive(connection, sink, options, own, &mut |event: &Event| {
-                progress.note(event)
-            })
-        })?;
+        let sink = TreeSink::new(Arc::clone(&root), target.clone(), copy.sink);
+        let summary = match url.scheme {
+            Scheme::Rftp => fetch(copy, url, Arc::new(sink), progress)?,
+            Scheme::Ftp => ftp::get(copy, url, &sink, &root, &target, progress)?,
+        };
         all.stored += summary.stored;
         all.present += summary.present;
         all.failed += summary.failed;
@@ -120,8 +139,24 @@ fn get(copy: &Copy, path: &Path, progress: &mut Progress) -> Result<Summary, Fai
     Ok(all)
 }
 
-fn open(url: &Url) -> Result<Control, Failed> {
-    Control::open(url).map_err(Failed::Session)
+/// Fetches by a session.
+fn fetch(
+    copy: &Copy,
+    url: &Url,
+    sink: Arc<TreeSink>,
+    progress: &mut Progress,
+) -> Result<Summary, Failed> {
+    let mut control = open(copy, url)?;
+    let command = [b"RRTR ", &url.path[..]].concat();
+    session(copy, &mut control, &command, |connection, options, own| {
+        receive(connection, sink, options, own, &mut |event: &Event| {
+            progress.note(event)
+        })
+    })
+}
+
+fn open(copy: &Copy, url: &Url) -> Result<Control, Failed> {
+    Control::open(url, copy.patience).map_err(Failed::Session)
 }
 
 fn is_directory(control: &mut Control, url: &Url) -> Result<bool, Failed> {
@@ -182,7 +217,7 @@ where
 }
 
 /// Time for the server to connect to this host.
-pub(super) const CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
+pub(super) const CONNECT: Duration = Duration::from_secs(10);
 
 enum Meeting {
     Dial(SocketAddr),

@@ -2,7 +2,8 @@
 
 mod control;
 mod copy;
+mod ftp;
 mod url;
 
 pub use copy::{Copy, run};
-pub use url::{Place, Url};
+pub use url::{Place, Scheme, Url};

@@ -1,22 +1,49 @@
-//! `rftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH`, with `%XX` for octets.
+//! `rftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH`, and `ftp://` (RFC 1738), with `%XX` for octets.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// Port of a URL without one, and of `rftpd`.
-pub(super) const PORT: u16 = 2121;
+/// Protocol of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// `rftpd`, with sessions of their own for the data.
+    Rftp,
+    /// Any FTP server.
+    Ftp,
+}
+
+impl Scheme {
+    const ALL: [Self; 2] = [Self::Rftp, Self::Ftp];
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Rftp => "rftp://",
+            Self::Ftp => "ftp://",
+        }
+    }
+
+    /// Port of a URL without one.
+    fn port(self) -> u16 {
+        match self {
+            Self::Rftp => 2121,
+            Self::Ftp => 21,
+        }
+    }
+}
 
 /// A file or directory of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
+    /// Protocol.
+    pub scheme: Scheme,
     /// User and password; anonymous without.
     pub user: Option<(String, String)>,
     /// Name or address of the host.
     pub host: String,
     /// Port of the control connection.
     pub port: u16,
-    /// Path from the server's root; not empty, begins with `/`.
+    /// Path from the server's root, or, of `ftp://`, from the directory of the log-in; not empty, begins with `/`.
     pub path: Vec<u8>,
 }
 
@@ -30,31 +57,34 @@ pub enum Place {
 }
 
 impl Place {
-    /// Parses an argument: what does not begin with `rftp://` is a path of this host.
+    /// Parses an argument: what does not begin with `rftp://` or `ftp://` is a path of this host.
     ///
     /// # Errors
     /// The reason, for a URL that is none.
     pub fn parse(argument: &OsStr) -> Result<Self, String> {
         let octets = argument.as_bytes();
-        let Some(rest) = octets.strip_prefix(b"rftp://") else {
-            if octets.starts_with(b"ftp://")
-                || octets.starts_with(b"http") && octets.contains(&b':')
-            {
-                return Err(format!("{}: only rftp:// is supported", argument.display()));
-            }
-            return Ok(Self::Here(Path::new(argument).to_owned()));
-        };
-        Url::parse(rest).map(Self::There).ok_or_else(|| {
-            format!(
-                "{}: not rftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH",
-                argument.display()
-            )
-        })
+        for scheme in Scheme::ALL {
+            let prefix = scheme.prefix();
+            let Some(rest) = octets.strip_prefix(prefix.as_bytes()) else {
+                continue;
+            };
+            let url = Url::parse(scheme, rest).map(Self::There);
+            return url.ok_or_else(|| {
+                let argument = argument.display();
+                format!("{argument}: not {prefix}[USER[:PASSWORD]@]HOST[:PORT]/PATH")
+            });
+        }
+        let is_other = [&b"ftps:"[..], b"sftp:", b"http:", b"https:"];
+        if is_other.iter().any(|it| octets.starts_with(it)) {
+            let argument = argument.display();
+            return Err(format!("{argument}: only rftp:// and ftp:// are supported"));
+        }
+        Ok(Self::Here(Path::new(argument).to_owned()))
     }
 }
 
 impl Url {
-    fn parse(rest: &[u8]) -> Option<Self> {
+    fn parse(scheme: Scheme, rest: &[u8]) -> Option<Self> {
         let end = rest.iter().position(|it| *it == b'/').unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         let authority = std::str::from_utf8(authority).ok()?;
@@ -77,7 +107,7 @@ impl Url {
             host.split_once(':')
                 .map_or((host, None), |(host, port)| (host, Some(port)))
         };
-        let port = port.map_or(Some(PORT), |port| port.parse().ok())?;
+        let port = port.map_or_else(|| Some(scheme.port()), |port| port.parse().ok())?;
         let mut path = decode(path)?;
         if path.is_empty() {
             path.push(b'/');
@@ -85,6 +115,7 @@ impl Url {
         // A line of the control connection ends with them.
         let is_line = !path.iter().any(|it| matches!(it, b'\r' | b'\n' | 0));
         (!host.is_empty() && is_line).then(|| Self {
+            scheme,
             user,
             host: host.to_owned(),
             port,
@@ -151,7 +182,7 @@ mod tests {
         let url = parse("rftp://host").unwrap();
         assert_eq!(
             (url.user.clone(), url.port, &url.path[..]),
-            (None, PORT, &b"/"[..])
+            (None, 2121, &b"/"[..])
         );
         assert!(url.is_directory());
         for bad in [
@@ -161,10 +192,15 @@ mod tests {
             "rftp://h/%",
             "rftp://h/%0a",
             "rftp://h/%zz",
-            "ftp://h/x",
+            "ftp://",
+            "ftps://h/x",
+            "https://h/x",
         ] {
             assert_eq!(parse(bad), None, "{bad}");
         }
+        let url = parse("ftp://host/%2Fa").unwrap();
+        assert_eq!((url.scheme, url.port), (Scheme::Ftp, 21));
+        assert_eq!(&url.path[..], b"//a");
         let here = Place::parse(OsStr::new("a:b")).unwrap();
         assert_eq!(here, Place::Here("a:b".into()));
     }

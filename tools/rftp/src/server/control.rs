@@ -1,7 +1,6 @@
 //! One client: its commands and their replies (RFC 959, 2389, 2428, 3659).
 
-use std::fs::File;
-use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,23 +9,20 @@ use std::time::Duration;
 use dgiwarp_transfer::disk::Metadata;
 use dgiwarp_transfer::wire::FileKind;
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 
 use super::command::Command;
 use super::data::{self, Data};
 use super::list::{self, Form};
 use super::path::{resolve, shown};
 use super::sessions::Meeting;
-use super::{Server, User, time};
+use super::{Server, User};
+use crate::{tcp, time};
 
 /// Time without a command after which a client is sent away.
 const IDLE: Duration = Duration::from_secs(300);
 /// Wrong passwords after which it is.
 const MAX_FAILURES: u32 = 3;
-/// Suffix of a file that an FTP client is storing.
-const UPLOAD: &str = ".rftp-upload";
-
-const FEATURES: &str = "211-Features:\r\n EPRT\r\n EPSV\r\n MDTM\r\n \
+const FEATURES: &str = "211-Features:\r\n EPRT\r\n EPSV\r\n MDTM\r\n MFMT\r\n \
     MLST type*;size*;modify*;perm*;UNIX.mode*;unique*;\r\n REST STREAM\r\n SIZE\r\n TVFS\r\n UTF8\r\n RDMA dgiwarp/1\r\n211 End\r\n";
 
 /// State of one client.
@@ -57,7 +53,7 @@ enum Turn {
 pub(super) fn serve(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(IDLE))?;
-    data::watch(&stream)?;
+    tcp::watch(&stream, data::GONE)?;
     let mut input = BufReader::new(stream.try_clone()?);
     let mut client = Client {
         server: Arc::clone(server),
@@ -136,7 +132,11 @@ impl Client {
     }
 
     fn path(&self, command: &Command) -> PathBuf {
-        resolve(&self.directory, &command.argument)
+        self.resolve(&command.argument)
+    }
+
+    pub(super) fn resolve(&self, name: &[u8]) -> PathBuf {
+        resolve(&self.directory, name)
     }
 
     fn may_write(&self) -> bool {
@@ -270,6 +270,8 @@ impl Client {
                 Ok(it) => self.facts(&path, &it),
                 Err(error) => self.fail(&error),
             },
+            "MFMT" => self.date(command),
+            "SITE" => self.site(command),
             "DELE" => self.change(|client| client.server.root.remove_file(&path)),
             "RMD" | "XRMD" => self.change(|client| client.server.root.remove_dir(&path)),
             "MKD" | "XMKD" => {
@@ -297,7 +299,10 @@ impl Client {
     }
 
     /// Changes something, with the right to.
-    fn change(&mut self, change: impl FnOnce(&Self) -> io::Result<()>) -> io::Result<()> {
+    pub(super) fn change(
+        &mut self,
+        change: impl FnOnce(&Self) -> io::Result<()>,
+    ) -> io::Result<()> {
         if !self.may_write() {
             return self.reply(550, "Only reading is permitted");
         }
@@ -321,7 +326,7 @@ impl Client {
         if let Some(address) = active {
             return match address {
                 // RFC 2577: no bounce.
-                Some(it) if data::is_same(it.ip(), self.peer.ip()) && it.port() >= 1024 => {
+                Some(it) if tcp::is_same(it.ip(), self.peer.ip()) && it.port() >= 1024 => {
                     self.data = Data::Active(it);
                     self.reply(200, "Agreed")
                 }
@@ -353,7 +358,7 @@ impl Client {
     }
 
     /// Opens the data connection, with the replies of failures.
-    fn open(&mut self, text: &str) -> io::Result<Option<TcpStream>> {
+    pub(super) fn open(&mut self, text: &str) -> io::Result<Option<TcpStream>> {
         if let Data::None = self.data {
             self.reply(425, "PASV or EPSV first")?;
             return Ok(None);
@@ -394,165 +399,10 @@ impl Client {
         self.ended(&sent)
     }
 
-    fn ended(&mut self, moved: &io::Result<()>) -> io::Result<()> {
+    pub(super) fn ended(&mut self, moved: &io::Result<()>) -> io::Result<()> {
         match moved {
             Ok(()) => self.reply(226, "Done"),
             Err(error) => self.reply(426, &format!("The data connection is lost: {error}")),
-        }
-    }
-
-    fn retrieve(&mut self, command: &Command, restart: u64) -> io::Result<()> {
-        let opened = self.server.root.open_file(&self.path(command));
-        let opened = opened.and_then(|(mut file, metadata)| {
-            file.seek(SeekFrom::Start(restart))?;
-            Ok((file, metadata))
-        });
-        let (mut file, metadata) = match opened {
-            Ok(opened) => opened,
-            Err(error) => return self.fail(&error),
-        };
-        if restart > metadata.size() {
-            return self.reply(554, "The file is shorter");
-        }
-        let left = metadata.size() - restart;
-        let Some(mut stream) = self.open(&format!("{left} octets"))? else {
-            return Ok(());
-        };
-        // The kernel copies, where it can.
-        let sent = io::copy(&mut file, &mut stream).map(drop);
-        drop(stream);
-        self.ended(&sent)
-    }
-
-    /// A new file gets its name when all of it came; one that is gone on with (REST) is written in place, as its client asks.
-    fn store(&mut self, command: &Command, restart: u64) -> io::Result<()> {
-        if !self.may_write() {
-            return self.reply(550, "Only reading is permitted");
-        }
-        let path = self.path(command);
-        if restart > 0 {
-            return self.write_in_place(&path, Some(restart));
-        }
-        let Some(name) = path.file_name() else {
-            return self.reply(550, "Is a directory");
-        };
-        if self
-            .server
-            .root
-            .metadata(&path)
-            .is_ok_and(|it| it.kind() == Some(FileKind::Directory))
-        {
-            return self.reply(550, "Is a directory");
-        }
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(UPLOAD);
-        let hidden = path.with_file_name(hidden);
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-        let file = match self.server.root.open_at(&hidden, flags, 0o666) {
-            Ok(file) => file,
-            Err(error) => return self.fail(&error),
-        };
-        if file.try_lock().is_err() {
-            return self.reply(450, "Another client stores this file");
-        }
-        let moved = file.set_len(0).and_then(|()| self.take(&file));
-        let root = Arc::clone(&self.server.root);
-        match moved {
-            Ok(true) => match self
-                .settle(&file)
-                .and_then(|()| root.rename(&hidden, &path))
-            {
-                Ok(()) => self.reply(226, "Stored"),
-                Err(error) => {
-                    let _ = root.remove_file(&hidden);
-                    self.fail(&error)
-                }
-            },
-            Ok(false) => root.remove_file(&hidden),
-            Err(error) => {
-                let _ = root.remove_file(&hidden);
-                self.lost(&error)
-            }
-        }
-    }
-
-    fn append(&mut self, command: &Command) -> io::Result<()> {
-        if !self.may_write() {
-            return self.reply(550, "Only reading is permitted");
-        }
-        let path = self.path(command);
-        self.write_in_place(&path, None)
-    }
-
-    /// Writes at an offset, or at the end.
-    fn write_in_place(&mut self, path: &Path, offset: Option<u64>) -> io::Result<()> {
-        let create = if offset.is_none() {
-            OFlag::O_CREAT
-        } else {
-            OFlag::empty()
-        };
-        let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | create;
-        let opened = self
-            .server
-            .root
-            .open_at(path, flags, 0o666)
-            .and_then(|mut file| {
-                let metadata = file.metadata()?;
-                if !metadata.is_file() {
-                    return Err(Errno::EISDIR.into());
-                }
-                let at = offset.unwrap_or(metadata.len());
-                if at > metadata.len() {
-                    return Err(Errno::EINVAL.into());
-                }
-                file.set_len(at)?;
-                file.seek(SeekFrom::Start(at))?;
-                Ok(file)
-            });
-        let file = match opened {
-            Ok(file) => file,
-            Err(error) => return self.fail(&error),
-        };
-        match self.take(&file) {
-            Ok(true) => match self.settle(&file) {
-                Ok(()) => self.reply(226, "Stored"),
-                Err(error) => self.fail(&error),
-            },
-            Ok(false) => Ok(()),
-            Err(error) => self.lost(&error),
-        }
-    }
-
-    fn settle(&self, file: &File) -> io::Result<()> {
-        if self.server.config.durable {
-            file.sync_data()?;
-        }
-        Ok(())
-    }
-
-    /// Receives to a file; `false`: there was no data connection, and the reply has been given.
-    fn take(&mut self, mut file: &File) -> io::Result<bool> {
-        let Some(stream) = self.open("Send it")? else {
-            return Ok(false);
-        };
-        let mut octets = vec![0; 256 << 10];
-        let mut stream = stream;
-        loop {
-            match stream.read(&mut octets) {
-                Ok(0) => return Ok(true),
-                Ok(count) => file.write_all(&octets[..count])?,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Replies to a failure in the middle of storing: of the file system, or of the data connection.
-    fn lost(&mut self, error: &io::Error) -> io::Result<()> {
-        match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
-            Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => self.fail(error),
-            _ => self.ended(&Err(io::Error::new(error.kind(), error.to_string()))),
         }
     }
 

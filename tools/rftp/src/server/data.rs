@@ -6,13 +6,16 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
+use crate::tcp::{is_same, watch};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use socket2::{SockRef, TcpKeepalive};
 
 /// Time for a data connection to come up.
 const CONNECT: Duration = Duration::from_secs(20);
 /// Time without progress after which a data connection is given up.
 const STALL: Duration = Duration::from_secs(120);
+
+/// Time without an acknowledgement after which the client's host is gone.
+pub(super) const GONE: Duration = Duration::from_secs(5);
 
 /// How the next data connection comes up.
 #[derive(Debug, Default)]
@@ -55,7 +58,7 @@ impl Data {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(STALL))?;
         stream.set_write_timeout(Some(STALL))?;
-        watch(&stream)?;
+        watch(&stream, GONE)?;
         Ok(stream)
     }
 }
@@ -82,22 +85,6 @@ fn accept(listener: &TcpListener, client: IpAddr) -> io::Result<TcpStream> {
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Has TCP find within seconds that the client's host is gone.
-pub(super) fn watch(stream: &TcpStream) -> io::Result<()> {
-    let socket = SockRef::from(stream);
-    let second = Duration::from_secs(1);
-    let keepalive = TcpKeepalive::new().with_time(second * 2);
-    let keepalive = keepalive.with_interval(second).with_retries(3);
-    socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(second * 5))?;
-    socket.set_tcp_nodelay(true)
-}
-
-/// Whether two addresses are one host's, also where one is the other mapped to IPv6.
-pub(super) fn is_same(one: IpAddr, other: IpAddr) -> bool {
-    one.to_canonical() == other.to_canonical()
 }
 
 /// `h1,h2,h3,h4,p1,p2` of PORT.

@@ -10,7 +10,7 @@ use dgiwarp_transfer::disk::{Metadata, Root};
 use dgiwarp_transfer::wire::FileKind;
 
 use super::path::matches;
-use super::time;
+use crate::time;
 
 /// Kind of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 mod command;
 mod control;
 mod data;
+mod files;
 mod list;
 mod path;
 mod sessions;
-mod time;
 mod users;
 
 use std::io::{self, Write as _};

@@ -16,6 +16,7 @@ use dgiwarp_transfer_cli::listen;
 use super::command::Command;
 use super::control::Client;
 use super::data;
+use crate::tcp;
 
 /// Time for the client to connect.
 const CONNECT: Duration = Duration::from_secs(20);
@@ -100,7 +101,7 @@ impl Client {
         let (Some(to), Some(token)) = (data::parse_eprt(address), token) else {
             return self.reply(501, "Not an address and a token");
         };
-        if !data::is_same(to.ip(), self.peer.ip()) || to.port() < 1024 {
+        if !tcp::is_same(to.ip(), self.peer.ip()) || to.port() < 1024 {
             return self.reply(501, "Not your own address, or a port below 1024");
         }
         let way = Way::Dial { rc, to };
@@ -133,7 +134,7 @@ impl Client {
                 let Ok(arrived) = port.arrive(TURN, &own) else {
                     continue;
                 };
-                let arrived = arrived.filter(|it| data::is_same(it.peer().ip(), peer));
+                let arrived = arrived.filter(|it| tcp::is_same(it.peer().ip(), peer));
                 let connection = arrived.and_then(|it| it.greet(&own));
                 if let Some(connection) = connection.filter(|it| join.is_of(it)) {
                     join.give(connection);

@@ -8,7 +8,10 @@
 
 mod common;
 mod copies;
+mod foreign;
 mod ftp_clients;
+mod ftp_servers;
 mod hostile;
+mod hostile_server;
 mod interrupted;
 mod streams;
