@@ -5,5 +5,6 @@
 
 pub mod client;
 pub mod server;
+mod stream;
 mod tcp;
 mod time;

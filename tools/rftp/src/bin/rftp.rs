@@ -3,12 +3,13 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
-use dgiwarp_rftp::client::{Copy, Place, run};
+use dgiwarp_rftp::client::{Copy, Place, Scheme, Tls, run};
 use dgiwarp_transfer_cli::{Carriage, Failed, Output, Sizes, StreamsArg, Writing};
 
 const PROGRAM: Program = Program {
@@ -72,6 +73,12 @@ struct Cp {
     /// Time for a reply of the server, and for progress of an FTP server's data connection
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
     timeout: u16,
+    /// TLS or nothing: for the control connection, and for an FTP server's data; of rftp:// the data is not encrypted
+    #[arg(long)]
+    tls: bool,
+    /// Certificates that are trusted, or the server's own, in PEM form; without it those of this host's authorities
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
     #[command(flatten)]
     writing: Writing,
     #[command(flatten)]
@@ -90,15 +97,24 @@ fn main() -> ExitCode {
 
 fn order(cp: &Cp) -> Result<Copy, Failed> {
     let places: Result<Vec<_>, _> = cp.sources.iter().map(|it| Place::parse(it)).collect();
+    let sources = places.map_err(Failed::Usage)?;
+    let destination = Place::parse(&cp.destination).map_err(Failed::Usage)?;
+    let is_ftps = |it: &Place| matches!(it, Place::There(url) if url.scheme == Scheme::Ftps);
+    let wants_tls = cp.tls || sources.iter().chain([&destination]).any(is_ftps);
+    if cp.ca.is_some() && !wants_tls {
+        return Err(Failed::Usage("--ca is for --tls and ftps://".into()));
+    }
+    let tls = wants_tls.then(|| Tls::new(cp.ca.as_deref())).transpose();
     Ok(Copy {
-        sources: places.map_err(Failed::Usage)?,
-        destination: Place::parse(&cp.destination).map_err(Failed::Usage)?,
+        sources,
+        destination,
         carriage: Carriage {
             tcp: cp.tcp,
             options: cp.sizes.options(),
             streams: cp.streams.streams,
         },
         active: cp.active,
+        tls: tls.map_err(Failed::Session)?,
         patience: Duration::from_secs(cp.timeout.into()),
         sink: cp.writing.options(),
         show: cp.output.show("rftp"),

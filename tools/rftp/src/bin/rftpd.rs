@@ -12,7 +12,7 @@ use std::thread;
 
 use clap::Parser;
 use dgiwarp_cli::{Example, Program};
-use dgiwarp_rftp::server::{Config, Server, Users};
+use dgiwarp_rftp::server::{Config, Server, Tls, Users};
 use dgiwarp_transfer_cli::Sizes;
 
 const PROGRAM: Program = Program {
@@ -25,12 +25,16 @@ const PROGRAM: Program = Program {
             line: "rftpd --root /srv/files --users /etc/rftpd.users --listen 127.0.0.1:2122 -v",
             about: "Users of a file, no anonymous ones, one address, commands in the log.",
         },
+        Example {
+            line: "rftpd --users /etc/rftpd.users --tls-cert cert.pem --tls-key key.pem --tls-required",
+            about: "Passwords and FTP's data under TLS.",
+        },
     ],
     sections: &[
         (
             "Users",
             "A line of the file is NAME:HASH, or NAME:HASH:ro for one who only reads. HASH is printed by: openssl passwd -6\n\
-             Passwords and data are not encrypted: use a network that you trust.",
+             Passwords and FTP's data are encrypted with --tls-cert alone, data of rftp:// never: use a network that you trust.",
         ),
         (
             "Exit status",
@@ -60,6 +64,18 @@ struct Cli {
     /// Anonymous users beside those of the file
     #[arg(long)]
     anonymous: bool,
+    /// TLS for FTP (RFC 4217): a certificate in PEM form, with those that signed it behind it
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Nobody logs in without TLS, and no data connection of FTP is plain
+    #[arg(long, requires = "tls_cert")]
+    tls_required: bool,
+    /// Data connections resume the TLS session of their control connection; not all clients do
+    #[arg(long, requires = "tls_cert")]
+    tls_reuse: bool,
     /// Ports for data connections
     #[arg(long, value_name = "FIRST-LAST", value_parser = ports)]
     passive_ports: Option<RangeInclusive<u16>>,
@@ -105,8 +121,16 @@ fn serve(cli: Cli) -> Result<(), String> {
     if cli.users.is_none() || cli.anonymous {
         users.anonymous = Some(cli.write);
     }
+    let tls = cli.tls_cert.as_ref().zip(cli.tls_key.as_ref());
+    let tls = tls.map(|(certificate, key)| Tls::new(certificate, key));
+    let mut tls = tls.transpose()?;
+    if let Some(tls) = &mut tls {
+        tls.required = cli.tls_required;
+        tls.reuse = cli.tls_reuse;
+    }
     let config = Config {
         users,
+        tls,
         passive_ports: cli.passive_ports,
         max_clients: cli.max_clients,
         options: cli.sizes.options(),

@@ -5,7 +5,9 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
+use super::tls::{self, Tls};
 use super::url::{Scheme, Url};
+use crate::stream::Stream;
 use crate::tcp;
 
 /// Time for a connection to come up.
@@ -19,8 +21,10 @@ const LINES_LIMIT: usize = 1000;
 /// A control connection, logged in.
 #[derive(Debug)]
 pub(super) struct Control {
-    input: BufReader<TcpStream>,
+    input: BufReader<Stream>,
     pub(super) peer: SocketAddr,
+    /// TLS and the host's name, where data connections are under it, too.
+    secure: Option<(Tls, String)>,
     features: Vec<String>,
     /// Time for a reply.
     pub(super) patience: Duration,
@@ -31,6 +35,20 @@ pub(super) struct Control {
 pub(super) struct Reply {
     pub(super) code: u16,
     pub(super) text: String,
+}
+
+/// A connection that did not come up.
+struct Unopened {
+    text: String,
+    /// The server has no version of TLS that was offered.
+    is_version: bool,
+}
+
+impl From<String> for Unopened {
+    fn from(text: String) -> Self {
+        let is_version = false;
+        Self { text, is_version }
+    }
 }
 
 impl Reply {
@@ -50,7 +68,7 @@ impl fmt::Display for Reply {
 
 impl Control {
     /// Connects and logs in. The server replies within `patience` to each command.
-    pub(super) fn open(url: &Url, patience: Duration) -> Result<Self, String> {
+    pub(super) fn open(url: &Url, patience: Duration, tls: Option<&Tls>) -> Result<Self, String> {
         let at = format!("{}:{}", url.host, url.port);
         let addresses = (url.host.as_str(), url.port).to_socket_addrs();
         let addresses = addresses.map_err(|error| format!("{at}: {error}"))?;
@@ -58,7 +76,7 @@ impl Control {
         for address in addresses {
             match TcpStream::connect_timeout(&address, CONNECT) {
                 Ok(stream) => {
-                    let begun = Self::begin(stream, url, patience);
+                    let begun = Self::agree(stream, &address, url, patience, tls);
                     return begun.map_err(|error| format!("{at}: {error}"));
                 }
                 Err(error) => last = format!("{at}: {error}"),
@@ -67,36 +85,116 @@ impl Control {
         Err(last)
     }
 
-    fn begin(stream: TcpStream, url: &Url, patience: Duration) -> Result<Self, String> {
+    /// Begins with TLS 1.2 where data connections are to resume its session, with a later one where the server has no other.
+    fn agree(
+        stream: TcpStream,
+        address: &SocketAddr,
+        url: &Url,
+        patience: Duration,
+        tls: Option<&Tls>,
+    ) -> Result<Self, String> {
+        let Some(tls) = tls.filter(|_| url.scheme != Scheme::Rftp) else {
+            return Self::begin(stream, url, patience, tls).map_err(|it| it.text);
+        };
+        match Self::begin(stream, url, patience, Some(&tls.repeatable())) {
+            Err(unopened) if unopened.is_version => {
+                let stream = TcpStream::connect_timeout(address, CONNECT);
+                let stream = stream.map_err(|error| error.to_string())?;
+                Self::begin(stream, url, patience, Some(tls)).map_err(|it| it.text)
+            }
+            other => other.map_err(|it| it.text),
+        }
+    }
+
+    fn begin(
+        stream: TcpStream,
+        url: &Url,
+        patience: Duration,
+        tls: Option<&Tls>,
+    ) -> Result<Self, Unopened> {
         let begin = || -> io::Result<Self> {
             stream.set_read_timeout(Some(patience))?;
             stream.set_write_timeout(Some(patience))?;
             let gone = match url.scheme {
                 Scheme::Rftp => GONE,
-                Scheme::Ftp => patience,
+                Scheme::Ftp | Scheme::Ftps => patience,
             };
             tcp::watch(&stream, gone)?;
             let peer = stream.peer_addr()?;
-            let input = BufReader::new(stream);
+            let input = BufReader::new(Stream::Plain(stream));
             Ok(Self {
                 input,
                 peer,
+                secure: None,
                 features: Vec::new(),
                 patience,
             })
         };
         let mut control = begin().map_err(|error| error.to_string())?;
+        let is_implicit = url.scheme == Scheme::Ftps;
+        if let Some(tls) = tls.filter(|_| is_implicit) {
+            control.encrypt(tls, &url.host)?;
+        }
         control.expect_greeting()?;
+        if let Some(tls) = tls.filter(|_| !is_implicit) {
+            let reply = control.ask(&[b"AUTH TLS"])?;
+            if reply.code != 234 {
+                return Err(format!("the server has no TLS: {reply}").into());
+            }
+            control.encrypt(tls, &url.host)?;
+        }
         control.log_in(url)?;
+        if let Some(tls) = tls.filter(|_| url.scheme != Scheme::Rftp) {
+            control.protect(tls, &url.host)?;
+        }
         let features = control.ask(&[b"FEAT"])?;
         if features.code == 211 {
             let lines = features.text.lines();
             control.features = lines.map(|it| it.trim().to_owned()).collect();
         }
         if url.scheme == Scheme::Rftp && !control.has("RDMA dgiwarp/1") {
-            return Err("the server is no rftpd: it does not announce RDMA dgiwarp/1".into());
+            let text = "the server is no rftpd: it does not announce RDMA dgiwarp/1";
+            return Err(text.to_owned().into());
         }
         Ok(control)
+    }
+
+    /// Goes on under TLS.
+    fn encrypt(&mut self, tls: &Tls, host: &str) -> Result<(), Unopened> {
+        if !self.input.buffer().is_empty() {
+            // They came in plain text, from anybody, and would be believed as the server's.
+            return Err("octets between the reply to AUTH and TLS".to_owned().into());
+        }
+        let tcp = self.input.get_ref().tcp().try_clone();
+        let tcp = tcp.map_err(|error| error.to_string())?;
+        let stream = Stream::client(tls.connection(host)?, tcp);
+        let stream = stream.map_err(|error| Unopened {
+            text: tls::failed(&error),
+            is_version: tls::is_version(&error),
+        });
+        self.input = BufReader::new(stream?);
+        Ok(())
+    }
+
+    /// Data connections are under TLS from now on.
+    fn protect(&mut self, tls: &Tls, host: &str) -> Result<(), String> {
+        for command in [&b"PBSZ 0"[..], b"PROT P"] {
+            let reply = self.ask(&[command])?;
+            if !reply.is_good() {
+                return Err(format!("data cannot be under TLS: {reply}"));
+            }
+        }
+        self.secure = Some((tls.clone(), host.to_owned()));
+        Ok(())
+    }
+
+    /// A data connection, under TLS if that was agreed on.
+    pub(super) fn data(&self, tcp: TcpStream) -> Result<Stream, String> {
+        let Some((tls, host)) = &self.secure else {
+            return Ok(Stream::Plain(tcp));
+        };
+        let stream = Stream::client(tls.connection(host)?, tcp);
+        stream.map_err(|error| tls::failed(&error))
     }
 
     fn log_in(&mut self, url: &Url) -> Result<(), String> {
@@ -127,7 +225,7 @@ impl Control {
 
     /// This host's address and port.
     pub(super) fn local(&self) -> Result<SocketAddr, String> {
-        let local = self.input.get_ref().local_addr();
+        let local = self.input.get_ref().tcp().local_addr();
         local.map_err(|error| error.to_string())
     }
 
@@ -151,7 +249,8 @@ impl Control {
             return Err("a command with the end of a line in it".into());
         }
         let line = [&command[..], b"\r\n"].concat();
-        let sent = self.input.get_mut().write_all(&line);
+        let stream = self.input.get_mut();
+        let sent = stream.write_all(&line).and_then(|()| stream.flush());
         sent.map_err(|error| lost(&error))?;
         self.reply()
     }

@@ -15,6 +15,7 @@ use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show};
 
 use super::control::{Control, Reply};
 use super::ftp;
+use super::tls::Tls;
 use super::url::{Place, Scheme, Url};
 
 /// Order of a copy.
@@ -30,6 +31,8 @@ pub struct Copy {
     pub active: bool,
     /// Time for a reply of a server, and for progress of an FTP server's data connection.
     pub patience: Duration,
+    /// TLS of control connections, and of FTP's data connections; `None`: without.
+    pub tls: Option<Tls>,
     /// Handling of files that are fetched.
     pub sink: TreeSinkOptions,
     /// Output.
@@ -57,7 +60,7 @@ pub fn run(copy: &Copy) -> Result<(), Failed> {
 /// Refuses options that FTP servers have no use for.
 fn check(copy: &Copy) -> Result<(), Failed> {
     let mut places = copy.sources.iter().chain([&copy.destination]);
-    let is_ftp = places.any(|it| matches!(it, Place::There(url) if url.scheme == Scheme::Ftp));
+    let is_ftp = places.any(|it| matches!(it, Place::There(url) if url.scheme != Scheme::Rftp));
     if is_ftp && (copy.active || copy.carriage.streams > 1) {
         let text = "--active and --streams are for rftp://".into();
         return Err(Failed::Usage(text));
@@ -87,7 +90,7 @@ fn put(copy: &Copy, url: &Url, progress: &mut Progress) -> Result<Summary, Faile
         }
         Ok(Arc::new(TreeSource::new(items)))
     };
-    if url.scheme == Scheme::Ftp {
+    if url.scheme != Scheme::Rftp {
         return ftp::put(copy, url, source, progress);
     }
     let mut control = open(copy, url)?;
@@ -126,7 +129,7 @@ fn get(copy: &Copy, path: &Path, progress: &mut Progress) -> Result<Summary, Fai
         let sink = TreeSink::new(Arc::clone(&root), target.clone(), copy.sink);
         let summary = match url.scheme {
             Scheme::Rftp => fetch(copy, url, Arc::new(sink), progress)?,
-            Scheme::Ftp => ftp::get(copy, url, &sink, &root, &target, progress)?,
+            Scheme::Ftp | Scheme::Ftps => ftp::get(copy, url, &sink, &root, &target, progress)?,
         };
         all.stored += summary.stored;
         all.present += summary.present;
@@ -156,7 +159,7 @@ fn fetch(
 }
 
 fn open(copy: &Copy, url: &Url) -> Result<Control, Failed> {
-    Control::open(url, copy.patience).map_err(Failed::Session)
+    Control::open(url, copy.patience, copy.tls.as_ref()).map_err(Failed::Session)
 }
 
 fn is_directory(control: &mut Control, url: &Url) -> Result<bool, Failed> {

@@ -3,7 +3,9 @@
 mod control;
 mod copy;
 mod ftp;
+mod tls;
 mod url;
 
 pub use copy::{Copy, run};
+pub use tls::Tls;
 pub use url::{Place, Scheme, Url};

@@ -1,4 +1,4 @@
-//! `rftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH`, and `ftp://` (RFC 1738), with `%XX` for octets.
+//! `rftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH`, `ftp://` (RFC 1738) and `ftps://`, with `%XX` for octets.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,15 +11,18 @@ pub enum Scheme {
     Rftp,
     /// Any FTP server.
     Ftp,
+    /// One at a port of its own for TLS.
+    Ftps,
 }
 
 impl Scheme {
-    const ALL: [Self; 2] = [Self::Rftp, Self::Ftp];
+    const ALL: [Self; 3] = [Self::Rftp, Self::Ftp, Self::Ftps];
 
     fn prefix(self) -> &'static str {
         match self {
             Self::Rftp => "rftp://",
             Self::Ftp => "ftp://",
+            Self::Ftps => "ftps://",
         }
     }
 
@@ -28,6 +31,7 @@ impl Scheme {
         match self {
             Self::Rftp => 2121,
             Self::Ftp => 21,
+            Self::Ftps => 990,
         }
     }
 }
@@ -57,7 +61,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Parses an argument: what does not begin with `rftp://` or `ftp://` is a path of this host.
+    /// Parses an argument: what does not begin with `rftp://`, `ftp://` or `ftps://` is a path of this host.
     ///
     /// # Errors
     /// The reason, for a URL that is none.
@@ -74,10 +78,12 @@ impl Place {
                 format!("{argument}: not {prefix}[USER[:PASSWORD]@]HOST[:PORT]/PATH")
             });
         }
-        let is_other = [&b"ftps:"[..], b"sftp:", b"http:", b"https:"];
+        let is_other = [&b"sftp:"[..], b"http:", b"https:"];
         if is_other.iter().any(|it| octets.starts_with(it)) {
             let argument = argument.display();
-            return Err(format!("{argument}: only rftp:// and ftp:// are supported"));
+            return Err(format!(
+                "{argument}: only rftp://, ftp:// and ftps:// are supported"
+            ));
         }
         Ok(Self::Here(Path::new(argument).to_owned()))
     }
@@ -193,7 +199,7 @@ mod tests {
             "rftp://h/%0a",
             "rftp://h/%zz",
             "ftp://",
-            "ftps://h/x",
+            "sftp://h/x",
             "https://h/x",
         ] {
             assert_eq!(parse(bad), None, "{bad}");

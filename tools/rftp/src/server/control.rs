@@ -1,4 +1,4 @@
-//! One client: its commands and their replies (RFC 959, 2389, 2428, 3659).
+//! One client: its commands and their replies (RFC 959, 2389, 2428, 3659, 4217).
 
 use std::io::{self, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -16,20 +16,28 @@ use super::list::{self, Form};
 use super::path::{resolve, shown};
 use super::sessions::Meeting;
 use super::{Server, User};
+use crate::stream::Stream;
 use crate::{tcp, time};
 
 /// Time without a command after which a client is sent away.
 const IDLE: Duration = Duration::from_secs(300);
 /// Wrong passwords after which it is.
 const MAX_FAILURES: u32 = 3;
-const FEATURES: &str = "211-Features:\r\n EPRT\r\n EPSV\r\n MDTM\r\n MFMT\r\n \
+
+const FEATURES: &str = " EPRT\r\n EPSV\r\n MDTM\r\n MFMT\r\n \
     MLST type*;size*;modify*;perm*;UNIX.mode*;unique*;\r\n REST STREAM\r\n SIZE\r\n TVFS\r\n UTF8\r\n RDMA dgiwarp/1\r\n211 End\r\n";
+/// Features of a server with TLS beside them.
+const TLS_FEATURES: &str = " AUTH TLS\r\n PBSZ\r\n PROT\r\n";
 
 /// State of one client.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) server: Arc<Server>,
-    pub(super) stream: TcpStream,
+    pub(super) stream: BufReader<Stream>,
+    /// TLS of this client, once it is there.
+    pub(super) tls: Option<Arc<rustls::ServerConfig>>,
+    /// Data connections are under TLS.
+    pub(super) is_private: bool,
     pub(super) local: IpAddr,
     pub(super) peer: SocketAddr,
     name: Option<String>,
@@ -44,7 +52,7 @@ pub(super) struct Client {
 }
 
 /// Whether the client goes on.
-enum Turn {
+pub(super) enum Turn {
     Next,
     End,
 }
@@ -54,11 +62,12 @@ pub(super) fn serve(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr) -
     stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(IDLE))?;
     tcp::watch(&stream, data::GONE)?;
-    let mut input = BufReader::new(stream.try_clone()?);
     let mut client = Client {
         server: Arc::clone(server),
         local: stream.local_addr()?.ip().to_canonical(),
-        stream,
+        stream: BufReader::new(Stream::Plain(stream)),
+        tls: None,
+        is_private: false,
         peer,
         name: None,
         user: None,
@@ -72,9 +81,11 @@ pub(super) fn serve(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr) -
     };
     client.reply(220, "rftpd (dgiwarp)")?;
     loop {
-        let command = match Command::read(&mut input) {
+        let command = match Command::read(&mut client.stream) {
             Ok(Some(command)) => command,
             Ok(None) => return Ok(()),
+            // TLS without a notice of the end.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return client.reply(421, "Nothing came for five minutes");
             }
@@ -102,8 +113,20 @@ impl Client {
             .chars()
             .map(|c| if c.is_control() { '?' } else { c })
             .collect();
-        self.stream
-            .write_all(format!("{code} {text}\r\n").as_bytes())
+        self.send(format!("{code} {text}\r\n").as_bytes())
+    }
+
+    fn send(&mut self, octets: &[u8]) -> io::Result<()> {
+        let stream = self.stream.get_mut();
+        stream.write_all(octets)?;
+        stream.flush()
+    }
+
+    /// Nobody is logged in any more, and nothing is begun.
+    pub(super) fn forget(&mut self) {
+        (self.name, self.user) = (None, None);
+        (self.data, self.meeting) = (Data::None, None);
+        self.directory = PathBuf::new();
     }
 
     fn reply_path(&mut self, code: u16, path: &Path, text: &str) -> io::Result<()> {
@@ -115,7 +138,7 @@ impl Client {
             }
         }
         out.extend(format!("\" {text}\r\n").as_bytes());
-        self.stream.write_all(&out)
+        self.send(&out)
     }
 
     /// Replies to a failure of the file system.
@@ -148,6 +171,7 @@ impl Client {
         let restart = std::mem::take(&mut self.restart);
         let rename_from = self.rename_from.take();
         match command.verb.as_str() {
+            "USER" if self.lacks_tls() => self.reply(530, "AUTH TLS first")?,
             "USER" => {
                 self.user = None;
                 self.name = Some(command.text().to_owned());
@@ -158,13 +182,17 @@ impl Client {
                 self.reply(221, "Goodbye")?;
                 return Ok(Turn::End);
             }
-            "FEAT" => self.stream.write_all(FEATURES.as_bytes())?,
+            "FEAT" => {
+                let has_tls = self.server.config.tls.is_some();
+                let more = if has_tls { TLS_FEATURES } else { "" };
+                self.send(format!("211-Features:\r\n{more}{FEATURES}").as_bytes())?;
+            }
             "SYST" => self.reply(215, "UNIX Type: L8")?,
             "NOOP" => self.reply(200, "Yes")?,
             "OPTS" if command.text().to_ascii_uppercase().starts_with("UTF8") => {
                 self.reply(200, "Names are octets")?;
             }
-            "AUTH" | "PBSZ" | "PROT" => self.reply(502, "No TLS here")?,
+            "AUTH" | "PBSZ" | "PROT" | "CCC" => return self.secure(command),
             _ if self.user.is_none() => self.reply(530, "Log in first")?,
             "REST" => match command.text().parse() {
                 Ok(offset) => {
@@ -295,7 +323,7 @@ impl Client {
             &shown[..],
         )));
         out.extend(b"\r\n250 End\r\n");
-        self.stream.write_all(&out)
+        self.send(&out)
     }
 
     /// Changes something, with the right to.
@@ -358,13 +386,18 @@ impl Client {
     }
 
     /// Opens the data connection, with the replies of failures.
-    pub(super) fn open(&mut self, text: &str) -> io::Result<Option<TcpStream>> {
+    pub(super) fn open(&mut self, text: &str) -> io::Result<Option<Stream>> {
         if let Data::None = self.data {
             self.reply(425, "PASV or EPSV first")?;
             return Ok(None);
         }
+        if !self.is_private && self.requires_tls() {
+            self.reply(521, "PROT P first")?;
+            return Ok(None);
+        }
         self.reply(150, text)?;
-        match std::mem::take(&mut self.data).open(self.peer.ip()) {
+        let opened = std::mem::take(&mut self.data).open(self.peer.ip());
+        match opened.and_then(|tcp| self.protect(tcp)) {
             Ok(stream) => Ok(Some(stream)),
             Err(error) => {
                 self.reply(425, &format!("No data connection: {error}"))?;
@@ -394,7 +427,7 @@ impl Client {
         let Some(mut stream) = self.open("Here it is")? else {
             return Ok(());
         };
-        let sent = stream.write_all(&out);
+        let sent = stream.write_all(&out).and_then(|()| stream.end());
         drop(stream);
         self.ended(&sent)
     }

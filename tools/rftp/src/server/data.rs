@@ -10,7 +10,7 @@ use crate::tcp::{is_same, watch};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Time for a data connection to come up.
-const CONNECT: Duration = Duration::from_secs(20);
+pub(super) const CONNECT: Duration = Duration::from_secs(20);
 /// Time without progress after which a data connection is given up.
 const STALL: Duration = Duration::from_secs(120);
 

@@ -14,6 +14,7 @@ use nix::fcntl::OFlag;
 use super::command::Command;
 use super::control::Client;
 use super::path::shown;
+use crate::stream::Stream;
 use crate::time;
 
 /// Suffix of a file that an FTP client is storing.
@@ -37,8 +38,12 @@ impl Client {
         let Some(mut stream) = self.open(&format!("{left} octets"))? else {
             return Ok(());
         };
-        // The kernel copies, where it can.
-        let sent = io::copy(&mut file, &mut stream).map(drop);
+        let sent = match &mut stream {
+            // The kernel copies, where it can.
+            Stream::Plain(tcp) => io::copy(&mut file, tcp).map(drop),
+            secure => copy(&mut file, secure),
+        };
+        let sent = sent.and_then(|()| stream.end());
         drop(stream);
         self.ended(&sent)
     }
@@ -159,7 +164,11 @@ impl Client {
         let mut stream = stream;
         loop {
             match stream.read(&mut octets) {
-                Ok(0) => return Ok(true),
+                Ok(0) => {
+                    // Some clients wait for it; others are gone.
+                    let _ = stream.end();
+                    return Ok(true);
+                }
                 Ok(count) => file.write_all(&octets[..count])?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -210,6 +219,19 @@ impl Client {
             let (file, _) = client.server.root.open_file(&path)?;
             file.set_permissions(permissions)
         })
+    }
+}
+
+/// Copies by pieces that fill many records of TLS.
+fn copy(from: &mut File, to: &mut Stream) -> io::Result<()> {
+    let mut octets = vec![0; 256 << 10];
+    loop {
+        match from.read(&mut octets) {
+            Ok(0) => return Ok(()),
+            Ok(count) => to.write_all(&octets[..count])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 

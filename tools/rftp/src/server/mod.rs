@@ -7,6 +7,7 @@ mod files;
 mod list;
 mod path;
 mod sessions;
+mod tls;
 mod users;
 
 use std::io::{self, Write as _};
@@ -21,6 +22,7 @@ use dgiwarp::Rnic;
 use dgiwarp_transfer::disk::Root;
 use dgiwarp_transfer::{Options, rc_config};
 
+pub use tls::Tls;
 pub use users::{User, Users};
 
 /// Configuration of a server.
@@ -32,6 +34,8 @@ pub struct Config {
     pub passive_ports: Option<RangeInclusive<u16>>,
     /// Clients at a time.
     pub max_clients: usize,
+    /// TLS; `None`: there is none.
+    pub tls: Option<Tls>,
     /// Sizes of RDMA and TCP sessions.
     pub options: Options,
     /// Whether data is synchronized to the disk.

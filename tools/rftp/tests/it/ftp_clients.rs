@@ -6,6 +6,7 @@ use std::process::Command;
 
 use xtask::debian::find_program;
 
+use crate::certificates::Certificates;
 use crate::common::{Server, assert_equal, make_tree, names, octets, output, succeed};
 
 /// A served tree, a folder of this host with a file to store.
@@ -168,6 +169,42 @@ fn lftp() {
     assert_eq!(back, octets(1, 5_000_000), "{said}");
     assert_eq!(names(&place.root.path().join("back/a/b")).len(), 101);
     assert!(place.root.path().join("x").is_dir());
+}
+
+#[test]
+fn curl_and_lftp_under_tls() {
+    let certificates = Certificates::new();
+    let place = place();
+    let tls = certificates.server("server");
+    let tls: Vec<_> = tls.iter().map(String::as_str).collect();
+    let ca = certificates.path("ca.pem");
+    for more in ["--tls-required", "--tls-reuse"] {
+        let server = Server::start(place.root.path(), &[&["--write", more], &tls[..]].concat());
+        if !is_missing("curl") {
+            let options = ["-sS", "--ssl-reqd", "--cacert", &ca];
+            let get = ["-o", "large", &server.ftp("tree/a/large")];
+            place.run("curl", &[&options, &get[..]].concat());
+            let got = fs::read(place.here.path().join("large")).unwrap();
+            assert_eq!(got, octets(1, 5_000_000));
+            let put = ["-T", "up", &server.ftp("c")];
+            place.run("curl", &[&options, &put[..]].concat());
+            place.stored("c");
+        }
+        if !is_missing("lftp") {
+            let script = format!(
+                "set ssl:ca-file {ca}; set ftp:ssl-force yes; set ftp:ssl-allow-anonymous yes; set ftp:ssl-protect-data yes; \
+                 set ftp:ssl-protect-list yes; set net:max-retries 2; set net:timeout 20; \
+                 open 127.0.0.1:{}; mirror tree/a/b mirrored{more}; put up -o l; exit",
+                server.port
+            );
+            place.run("lftp", &["-c", &script]);
+            place.stored("l");
+            assert_eq!(
+                names(&place.here.path().join(format!("mirrored{more}"))).len(),
+                101
+            );
+        }
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::certificates::Certificates;
 use crate::common::{Server, assert_equal, fail, make_tree, names, octets, rftp, succeed};
 use crate::foreign::{Foreign, proftpd, pyftpdlib, vsftpd};
 
@@ -107,6 +108,59 @@ fn a_tree_goes_to_rftpd_by_ftp_and_comes_back() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start(root.path(), &["--write"]);
     copy_tree(&[], &|path| server.ftp(path), root.path(), true);
+}
+
+#[test]
+fn trees_go_to_vsftpd_under_tls() {
+    let certificates = Certificates::new();
+    let both = certificates.path("server.both");
+    // It wants each data connection to resume the session. Its ciphers of TLS 1.2 are old by default, so that TLS 1.3 is used.
+    let tls = format!(
+        "ssl_enable=YES\nallow_anon_ssl=YES\nforce_anon_logins_ssl=YES\nforce_anon_data_ssl=YES\n\
+         rsa_cert_file={both}\nrsa_private_key_file={both}\n"
+    );
+    let ca = certificates.path("ca.pem");
+    for ciphers in ["", "ssl_ciphers=HIGH\n"] {
+        let Some(server) = vsftpd(&format!("{tls}{ciphers}")) else {
+            return;
+        };
+        fail(&mut rftp(&[&server.url(""), "x"]), "must use encryption");
+        let options = ["--tls", "--ca", &ca];
+        copy_tree(&options, &|path| server.url(path), &server.served(), true);
+    }
+}
+
+#[test]
+fn trees_go_to_proftpd_under_tls() {
+    let certificates = Certificates::new();
+    let tls = format!(
+        "LoadModule mod_tls.c\nTLSEngine on\nTLSRequired on\nTLSECCertificateFile {}\nTLSECCertificateKeyFile {}\n",
+        certificates.path("server.pem"),
+        certificates.path("server.key")
+    );
+    if let Some(server) = proftpd(&tls) {
+        let options = ["--tls", "--ca", &certificates.path("ca.pem")];
+        copy_tree(&options, &|path| server.url(path), &server.served(), true);
+    }
+}
+
+#[test]
+fn trees_go_to_pyftpdlib_under_tls() {
+    let certificates = Certificates::new();
+    let both = certificates.path("server.both");
+    let options = ["--tls", "--ca", &certificates.path("ca.pem")];
+    for least in ["TLS1_2_VERSION", "TLS1_3_VERSION"] {
+        let tls = format!(
+            "from OpenSSL import SSL\nc = SSL.Context(SSL.TLS_SERVER_METHOD)\n\
+             c.use_certificate_file({both:?}); c.use_privatekey_file({both:?})\n\
+             c.set_min_proto_version(SSL.{least})\n\
+             h = T\nh.certfile = {both:?}\nh.ssl_context = c\n\
+             h.tls_control_required = True\nh.tls_data_required = True"
+        );
+        if let Some(server) = pyftpdlib(&tls) {
+            copy_tree(&options, &|path| server.url(path), &server.served(), false);
+        }
+    }
 }
 
 const SIZE: usize = 300 << 20;

@@ -6,6 +6,7 @@
     reason = "tests wait for other processes, with deadlines"
 )]
 
+mod certificates;
 mod common;
 mod copies;
 mod foreign;
@@ -15,3 +16,4 @@ mod hostile;
 mod hostile_server;
 mod interrupted;
 mod streams;
+mod tls;

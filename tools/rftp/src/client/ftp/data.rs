@@ -1,46 +1,30 @@
 //! Data connections of the client. Each goes to the address of the control connection, whatever the server's reply names.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
 
 use super::super::control::{CONNECT, Control};
 use super::{Session, Trouble, listing};
+use crate::stream::Stream;
 use crate::tcp;
 
 /// Longest listing of one directory, in octets.
 const LISTING_LIMIT: u64 = 64 << 20;
 
-/// A data connection.
-#[derive(Debug)]
-pub(super) struct Data {
-    stream: TcpStream,
+fn connect(control: &Control, port: u16) -> io::Result<TcpStream> {
+    // Not the address that a reply to PASV has: it could be anybody's.
+    let to = SocketAddr::new(control.peer.ip(), port);
+    let stream = TcpStream::connect_timeout(&to, CONNECT)?;
+    stream.set_read_timeout(Some(control.patience))?;
+    stream.set_write_timeout(Some(control.patience))?;
+    tcp::watch(&stream, control.patience)?;
+    Ok(stream)
 }
 
-impl Data {
-    fn open(control: &Control, port: u16) -> io::Result<Self> {
-        let to = SocketAddr::new(control.peer.ip(), port);
-        let stream = TcpStream::connect_timeout(&to, CONNECT)?;
-        stream.set_read_timeout(Some(control.patience))?;
-        stream.set_write_timeout(Some(control.patience))?;
-        tcp::watch(&stream, control.patience)?;
-        Ok(Self { stream })
-    }
-}
-
-impl Read for Data {
-    fn read(&mut self, octets: &mut [u8]) -> io::Result<usize> {
-        self.stream.read(octets)
-    }
-}
-
-impl Write for Data {
-    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
-        self.stream.write(octets)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
-    }
+/// Ends a connection of which all has been read.
+pub(super) fn close(mut data: Stream) {
+    // All is there: a server that is gone changes nothing.
+    let _ = data.end();
 }
 
 /// A failure of a data connection.
@@ -58,9 +42,9 @@ impl Session<'_> {
         command: &[u8],
         path: &[u8],
         offset: u64,
-    ) -> Result<Option<Data>, Trouble> {
+    ) -> Result<Option<Stream>, Trouble> {
         let port = self.passive()?;
-        let opened = Data::open(&self.control, port);
+        let opened = connect(&self.control, port);
         let data = opened.map_err(|error| Trouble::Lost(format!("no data connection: {error}")))?;
         if offset > 0 {
             let reply = self
@@ -73,7 +57,7 @@ impl Session<'_> {
         let space: &[u8] = if path.is_empty() { b"" } else { b" " };
         let reply = self.control.ask(&[command, space, path])?;
         if matches!(reply.code, 125 | 150) {
-            return Ok(Some(data));
+            return Ok(Some(self.control.data(data)?));
         }
         if offset > 0 && reply.code >= 500 {
             return Ok(None);
@@ -109,16 +93,20 @@ impl Session<'_> {
 
     /// The listing that a command has.
     pub(super) fn listing(&mut self, command: &[u8], path: &[u8]) -> Result<Vec<u8>, Trouble> {
-        let Some(data) = self.transfer(command, path, 0)? else {
+        let Some(mut data) = self.transfer(command, path, 0)? else {
             return Ok(Vec::new());
         };
         let mut octets = Vec::new();
-        let read = data.take(LISTING_LIMIT + 1).read_to_end(&mut octets);
+        let read = data
+            .by_ref()
+            .take(LISTING_LIMIT + 1)
+            .read_to_end(&mut octets);
         if octets.len() as u64 > LISTING_LIMIT {
             let text = format!("a listing of more than {LISTING_LIMIT} octets");
             return Err(Trouble::Lost(text));
         }
         read.map_err(|error| Trouble::Lost(broken(&error)))?;
+        close(data);
         self.end_transfer(path)?;
         Ok(octets)
     }

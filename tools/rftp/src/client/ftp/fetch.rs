@@ -12,10 +12,11 @@ use dgiwarp_transfer::hash;
 use dgiwarp_transfer::wire::{Entry, FileKind, NAME_LIMIT, Status};
 use nix::errno::Errno;
 
-use super::data::broken;
+use super::data::{broken, close};
 use super::listing::{self, Facts, Kind};
 use super::{BLOCK, Session, Trouble, entry, join, shown};
 use crate::client::url::Url;
+use crate::stream::Stream;
 
 /// Directories within directories at most.
 const DEPTH: usize = 128;
@@ -286,7 +287,7 @@ impl Session<'_> {
             self.resumed(file, at);
             let mut data = data.ok_or_else(|| Trouble::Lost("the server does not send".into()))?;
             let came = self.take(sink, file, path, entry, at, &mut data);
-            drop(data);
+            close(data);
             let is_whole = match came {
                 Err(Trouble::Entry(failure)) => {
                     // The server says that the connection broke off.
@@ -318,7 +319,7 @@ impl Session<'_> {
         path: &[u8],
         entry: &Entry,
         mut at: u64,
-        data: &mut super::data::Data,
+        data: &mut Stream,
     ) -> Result<bool, Trouble> {
         let whole = entry.size <= u64::from(BLOCK);
         let mut block = vec![0; BLOCK as usize];
@@ -328,6 +329,13 @@ impl Session<'_> {
             let count = match data.read(&mut block[filled..]) {
                 Ok(count) => count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                // TLS without a notice of the end: the length says that it is one.
+                Err(error)
+                    if error.kind() == std::io::ErrorKind::UnexpectedEof
+                        && at + filled as u64 == entry.size =>
+                {
+                    0
+                }
                 Err(error) => break Err(Trouble::Lost(broken(&error))),
             };
             filled += count;

@@ -107,7 +107,7 @@ pub(super) fn put(
 impl<'a> Session<'a> {
     fn open(copy: &'a Copy, url: &Url, progress: &'a mut Progress) -> Result<Self, Failed> {
         let open = || -> Result<(Control, Vec<u8>), String> {
-            let mut control = Control::open(url, copy.patience)?;
+            let mut control = Control::open(url, copy.patience, copy.tls.as_ref())?;
             let reply = control.ask(&[b"TYPE I"])?;
             if !reply.is_good() {
                 return Err(format!("TYPE I: {reply}"));

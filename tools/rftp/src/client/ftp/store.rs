@@ -9,8 +9,9 @@ use dgiwarp_transfer::engine::Next;
 use dgiwarp_transfer::hash;
 use dgiwarp_transfer::wire::{Entry, FileKind, Status};
 
-use super::data::{Data, broken};
+use super::data::broken;
 use super::{BLOCK, Session, Trouble, join, shown};
+use crate::stream::Stream;
 use crate::time;
 
 /// Longest name of a file that its part's name has in it.
@@ -185,7 +186,7 @@ impl Session<'_> {
         file: u32,
         entry: &Entry,
         mut at: u64,
-        data: &mut Data,
+        data: &mut Stream,
     ) -> Result<(), Trouble> {
         let mut octets = vec![0; BLOCK as usize];
         while at < entry.size {
@@ -197,7 +198,10 @@ impl Session<'_> {
             self.moved(file, octets.len());
             at += octets.len() as u64;
         }
-        data.flush().map_err(|error| Trouble::Lost(broken(&error)))
+        let ended = data.flush().and_then(|()| data.end());
+        ended.map_err(|error| Trouble::Lost(broken(&error)))?;
+        data.drain();
+        Ok(())
     }
 
     /// Gives a file its time and permissions, where the server has commands for them.
