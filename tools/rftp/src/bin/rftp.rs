@@ -73,6 +73,9 @@ struct Cp {
     /// Time for a reply of the server, and for progress of an FTP server's data connection
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
     timeout: u16,
+    /// FTP servers hash each file that was copied (HASH), for comparison; sessions of rftp:// are always verified
+    #[arg(long)]
+    verify: bool,
     /// TLS or nothing: for the control connection, and for an FTP server's data; of rftp:// the data is not encrypted
     #[arg(long)]
     tls: bool,
@@ -114,6 +117,7 @@ fn order(cp: &Cp) -> Result<Copy, Failed> {
             streams: cp.streams.streams,
         },
         active: cp.active,
+        verify: cp.verify,
         tls: tls.map_err(Failed::Session)?,
         patience: Duration::from_secs(cp.timeout.into()),
         sink: cp.writing.options(),

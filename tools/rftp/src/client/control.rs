@@ -223,6 +223,15 @@ impl Control {
         })
     }
 
+    /// Whether a feature's list of words, `a;b*;c`, has one of this name.
+    pub(super) fn has_among(&self, feature: &str, name: &str) -> bool {
+        self.features.iter().any(|line| {
+            let (begins, words) = line.split_once(' ').unwrap_or_default();
+            let mut words = words.split(';').map(|it| it.trim().trim_end_matches('*'));
+            begins.eq_ignore_ascii_case(feature) && words.any(|it| it.eq_ignore_ascii_case(name))
+        })
+    }
+
     /// This host's address and port.
     pub(super) fn local(&self) -> Result<SocketAddr, String> {
         let local = self.input.get_ref().tcp().local_addr();
@@ -253,6 +262,19 @@ impl Control {
         let sent = stream.write_all(&line).and_then(|()| stream.flush());
         sent.map_err(|error| lost(&error))?;
         self.reply()
+    }
+
+    /// As [`ask`](Self::ask), for a command that takes the server so many seconds longer.
+    pub(super) fn ask_long(&mut self, command: &[&[u8]], seconds: u64) -> Result<Reply, String> {
+        let patience = self.patience + Duration::from_secs(seconds);
+        let set = |control: &Self, time| {
+            let set = control.input.get_ref().tcp().set_read_timeout(Some(time));
+            set.map_err(|error| lost(&error))
+        };
+        set(self, patience)?;
+        let reply = self.ask(command);
+        set(self, self.patience)?;
+        reply
     }
 
     /// The next reply.

@@ -31,6 +31,8 @@ pub struct Copy {
     pub active: bool,
     /// Time for a reply of a server, and for progress of an FTP server's data connection.
     pub patience: Duration,
+    /// FTP servers hash each file that was copied.
+    pub verify: bool,
     /// TLS of control connections, and of FTP's data connections; `None`: without.
     pub tls: Option<Tls>,
     /// Handling of files that are fetched.

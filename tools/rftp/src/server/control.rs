@@ -48,6 +48,8 @@ pub(super) struct Client {
     epsv_only: bool,
     restart: u64,
     rename_from: Option<PathBuf>,
+    /// HASH is BLAKE3 instead of SHA-256.
+    pub(super) is_blake3: bool,
     pub(super) meeting: Option<Meeting>,
 }
 
@@ -77,6 +79,7 @@ pub(super) fn serve(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr) -
         epsv_only: false,
         restart: 0,
         rename_from: None,
+        is_blake3: false,
         meeting: None,
     };
     client.reply(220, "rftpd (dgiwarp)")?;
@@ -185,7 +188,9 @@ impl Client {
             "FEAT" => {
                 let has_tls = self.server.config.tls.is_some();
                 let more = if has_tls { TLS_FEATURES } else { "" };
-                self.send(format!("211-Features:\r\n{more}{FEATURES}").as_bytes())?;
+                let hashes = self.hashes();
+                let text = format!("211-Features:\r\n{more}{hashes}{FEATURES}");
+                self.send(text.as_bytes())?;
             }
             "SYST" => self.reply(215, "UNIX Type: L8")?,
             "NOOP" => self.reply(200, "Yes")?,
@@ -193,6 +198,9 @@ impl Client {
                 self.reply(200, "Names are octets")?;
             }
             "AUTH" | "PBSZ" | "PROT" | "CCC" => return self.secure(command),
+            "OPTS" if command.text().to_ascii_uppercase().starts_with("HASH") => {
+                self.choose_hash(command)?;
+            }
             _ if self.user.is_none() => self.reply(530, "Log in first")?,
             "REST" => match command.text().parse() {
                 Ok(offset) => {
@@ -300,6 +308,7 @@ impl Client {
             },
             "MFMT" => self.date(command),
             "SITE" => self.site(command),
+            "HASH" => self.hash(command),
             "DELE" => self.change(|client| client.server.root.remove_file(&path)),
             "RMD" | "XRMD" => self.change(|client| client.server.root.remove_dir(&path)),
             "MKD" | "XMKD" => {

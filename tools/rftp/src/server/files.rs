@@ -1,4 +1,4 @@
-//! Files of a client: RETR, STOR, APPE, MFMT and SITE CHMOD.
+//! Files of a client: RETR, STOR, APPE, HASH, MFMT and SITE CHMOD.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -7,9 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use dgiwarp_transfer::hash::BlockHasher;
 use dgiwarp_transfer::wire::FileKind;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use sha2::{Digest as _, Sha256};
 
 use super::command::Command;
 use super::control::Client;
@@ -205,6 +207,54 @@ impl Client {
         }
     }
 
+    /// The feature HASH, with a `*` behind the hash that is chosen.
+    pub(super) fn hashes(&self) -> &'static str {
+        if self.is_blake3 {
+            " HASH SHA-256;BLAKE3*\r\n"
+        } else {
+            " HASH SHA-256*;BLAKE3\r\n"
+        }
+    }
+
+    /// `OPTS HASH [name]`.
+    pub(super) fn choose_hash(&mut self, command: &Command) -> io::Result<()> {
+        let (_, name) = split(&command.argument);
+        match &name.to_ascii_uppercase()[..] {
+            b"" => {}
+            b"SHA-256" => self.is_blake3 = false,
+            b"BLAKE3" => self.is_blake3 = true,
+            _ => return self.reply(501, "SHA-256 or BLAKE3"),
+        }
+        let name = if self.is_blake3 { "BLAKE3" } else { "SHA-256" };
+        self.reply(200, name)
+    }
+
+    /// `HASH path` (draft-bryan-ftp-hash).
+    pub(super) fn hash(&mut self, command: &Command) -> io::Result<()> {
+        let path = self.resolved(command);
+        let opened = self.server.root.open_file(&path);
+        let hashed = opened.and_then(|(mut file, _)| {
+            if self.is_blake3 {
+                let mut hasher = BlockHasher::new(0, true);
+                let count = feed(&mut file, |octets| hasher.update(octets))?;
+                Ok(("BLAKE3", count, hasher.finish().to_vec()))
+            } else {
+                let mut hasher = Sha256::new();
+                let count = feed(&mut file, |octets| hasher.update(octets))?;
+                Ok(("SHA-256", count, hasher.finalize().to_vec()))
+            }
+        });
+        match hashed {
+            Ok((name, count, hash)) => {
+                let hash: String = hash.iter().map(|it| format!("{it:02x}")).collect();
+                let path = String::from_utf8_lossy(&shown(&path)).into_owned();
+                let last = count.saturating_sub(1);
+                self.reply(213, &format!("{name} 0-{last} {hash} {path}"))
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
     /// `SITE CHMOD mode path`.
     pub(super) fn site(&mut self, command: &Command) -> io::Result<()> {
         let (verb, rest) = split(&command.argument);
@@ -219,6 +269,23 @@ impl Client {
             let (file, _) = client.server.root.open_file(&path)?;
             file.set_permissions(permissions)
         })
+    }
+}
+
+/// Reads to the end: how many octets there were.
+fn feed(from: &mut File, mut take: impl FnMut(&[u8])) -> io::Result<u64> {
+    let mut octets = vec![0; 256 << 10];
+    let mut all = 0;
+    loop {
+        match from.read(&mut octets) {
+            Ok(0) => return Ok(all),
+            Ok(count) => {
+                take(&octets[..count]);
+                all += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 

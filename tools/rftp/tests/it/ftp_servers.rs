@@ -107,7 +107,7 @@ fn a_tree_goes_to_pyftpdlib_and_comes_back() {
 fn a_tree_goes_to_rftpd_by_ftp_and_comes_back() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start(root.path(), &["--write"]);
-    copy_tree(&[], &|path| server.ftp(path), root.path(), true);
+    copy_tree(&["--verify"], &|path| server.ftp(path), root.path(), true);
 }
 
 #[test]
@@ -175,13 +175,13 @@ fn await_octets(path: &dyn Fn() -> Option<u64>, least: u64) {
 }
 
 /// Fetches and stores are killed, and go on.
-fn interrupt(url: &dyn Fn(&str) -> String, served: &Path) {
+fn interrupt(options: &[&str], url: &dyn Fn(&str) -> String, served: &Path) {
     let content = octets(3, SIZE);
     fs::write(served.join("file"), &content).unwrap();
     let here = tempfile::tempdir().unwrap();
     let to = here.path().to_str().unwrap();
     let copy = |arguments: &[&str]| {
-        let mut command = rftp(arguments);
+        let mut command = rftp(&[options, arguments].concat());
         command.arg("--no-sync");
         command
     };
@@ -230,6 +230,12 @@ fn interrupt(url: &dyn Fn(&str) -> String, served: &Path) {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!served.join("up").exists());
+    // `rftpd` gives the part its name when it finds that the client is gone.
+    let end = Instant::now() + Duration::from_secs(100);
+    while names(served).iter().any(|it| it.ends_with(".rftp-upload")) {
+        assert!(Instant::now() < end, "the server still stores");
+        thread::sleep(Duration::from_millis(5));
+    }
     let said = succeed(&mut copy(&[file.to_str().unwrap(), &url("up")]));
     assert!(said.contains("were there from an earlier run"), "{said}");
     assert!(fs::read(served.join("up")).unwrap() == other);
@@ -239,8 +245,15 @@ fn interrupt(url: &dyn Fn(&str) -> String, served: &Path) {
 #[test]
 fn copies_by_ftp_go_on_after_kill_9() {
     if let Some(server) = vsftpd("") {
-        interrupt(&|path| server.url(path), &server.served());
+        interrupt(&[], &|path| server.url(path), &server.served());
     }
+}
+
+#[test]
+fn copies_that_go_on_are_verified() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(root.path(), &["--write", "--no-sync"]);
+    interrupt(&["--verify"], &|path| server.ftp(path), root.path());
 }
 
 #[test]

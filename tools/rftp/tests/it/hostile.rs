@@ -102,6 +102,27 @@ fn rights_and_addresses_are_checked() {
 }
 
 #[test]
+fn files_are_hashed() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), "abc").unwrap();
+    let server = Server::start(root.path(), &[]);
+    let mut client = Client::logged_in(&server);
+    let sha = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    assert_eq!(client.ask("OPTS HASH"), "200 SHA-256\r\n");
+    let reply = client.ask("HASH file");
+    assert_eq!(reply, format!("213 SHA-256 0-2 {sha} /file\r\n"));
+    assert!(client.ask("OPTS HASH MD5").starts_with("501 "));
+    assert_eq!(client.ask("OPTS HASH BLAKE3"), "200 BLAKE3\r\n");
+    let hash = dgiwarp_transfer::hash::block(0, true, b"abc");
+    let hash: String = hash.iter().map(|it| format!("{it:02x}")).collect();
+    let reply = client.ask("HASH file");
+    assert_eq!(reply, format!("213 BLAKE3 0-2 {hash} /file\r\n"));
+    for bad in ["HASH none", "HASH .", "HASH ../file/x"] {
+        assert!(client.ask(bad).starts_with("550 "), "{bad}");
+    }
+}
+
+#[test]
 fn octets_that_are_no_commands_do_no_harm() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start(root.path(), &["--write"]);

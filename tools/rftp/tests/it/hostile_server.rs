@@ -178,6 +178,36 @@ fn lengths_that_are_not_kept_are_found() {
     }
 }
 
+#[test]
+fn hashes_are_compared_where_that_is_asked_for() {
+    let here = tempfile::tempdir().unwrap();
+    let to = here.path().to_str().unwrap();
+    let url = |script| format!("ftp://{}/f", serve(script));
+    let verify = |script| rftp(&["--verify", &url(script), to]);
+    fail(&mut verify(listed("")), "the server has no HASH");
+    let hashing = |hash: &str| {
+        let mut script = listed("");
+        let features = "211-\r\n MLST type*;\r\n HASH MD5*;SHA-256\r\n211 End\r\n";
+        script.replies.push(("FEAT", features.into()));
+        let chosen = "200 SHA-256\r\n";
+        script.replies.push(("OPTS HASH SHA-256", chosen.into()));
+        script.replies.push(("HASH", format!("213 {hash} f\r\n")));
+        script
+    };
+    let right = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    for wrong in [
+        format!("SHA-256 0-2 {}", right.replace('b', "c")),
+        format!("SHA-256 0-1 {right}"),
+        format!("MD5 0-2 {right}"),
+    ] {
+        fail(&mut verify(hashing(&wrong)), "its SHA-256 is another one");
+        assert!(names(here.path()).is_empty());
+    }
+    let right = format!("SHA-256 0-2 {}", right.to_uppercase());
+    crate::common::succeed(&mut verify(hashing(&right)));
+    assert_eq!(names(here.path()), ["f"]);
+}
+
 /// An address of a reply to PASV is not connected to: the data connection goes where the control connection does.
 #[test]
 fn the_data_connection_goes_to_the_server_alone() {

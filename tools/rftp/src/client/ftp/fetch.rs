@@ -14,6 +14,7 @@ use nix::errno::Errno;
 
 use super::data::{broken, close};
 use super::listing::{self, Facts, Kind};
+use super::verify::Sum;
 use super::{BLOCK, Session, Trouble, entry, join, shown};
 use crate::client::url::Url;
 use crate::stream::Stream;
@@ -256,8 +257,9 @@ impl Session<'_> {
         let file = self.begin(&described);
         let done = self.receive(place.sink, file, path, &described);
         if let Err(trouble) = &done {
-            let changed = matches!(trouble, Trouble::Entry(it) if it.status == Status::Changed);
-            place.sink.abandon(file, !changed);
+            let is_wrong = |status| matches!(status, Status::Changed | Status::Corrupt);
+            let is_wrong = matches!(trouble, Trouble::Entry(it) if is_wrong(it.status));
+            place.sink.abandon(file, !is_wrong);
         }
         self.finish(file, done)
     }
@@ -273,15 +275,22 @@ impl Session<'_> {
             Begun::Finished(status) => return Ok(status),
             Begun::Partial(blocks) => blocks,
         };
-        let there = (0..)
-            .zip(blocks.keys())
-            .take_while(|(index, it)| index == *it);
-        let mut at = (there.count() as u64 * u64::from(BLOCK)).min(entry.size);
+        self.sum = self.algorithm.map(Sum::new);
+        let mut count = 0;
+        for (index, hash) in &blocks {
+            let skip = |sum: &mut Sum| sum.skip(hash);
+            if *index != count || !self.sum.as_mut().is_none_or(skip) {
+                break;
+            }
+            count += 1;
+        }
+        let mut at = (count * u64::from(BLOCK)).min(entry.size);
         let was_there = at;
         if at < entry.size || at == 0 {
             let mut data = self.transfer(b"RETR", path, at)?;
             if data.is_none() {
                 at = 0;
+                self.sum = self.algorithm.map(Sum::new);
                 data = self.transfer(b"RETR", path, 0)?;
             }
             self.resumed(file, at);
@@ -307,6 +316,7 @@ impl Session<'_> {
         if entry.size > u64::from(BLOCK) || was_there > 0 {
             self.check(path, entry)?;
         }
+        self.verify(path, entry)?;
         sink.finish(file, &[0; 32])?;
         Ok(Status::Stored)
     }
@@ -352,7 +362,11 @@ impl Session<'_> {
             let octets = &block[..filled];
             if !octets.is_empty() {
                 sink.write(file, at, octets)?;
-                noted.push((at / u64::from(BLOCK), hash::block(at, whole, octets)));
+                let hash = hash::block(at, whole, octets);
+                noted.push((at / u64::from(BLOCK), hash));
+                if let Some(sum) = &mut self.sum {
+                    sum.add(octets, &hash);
+                }
             }
             self.moved(file, filled);
             at = have;

@@ -4,6 +4,7 @@ mod data;
 mod fetch;
 mod listing;
 mod store;
+mod verify;
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use dgiwarp_transfer::{Event, Summary};
 use dgiwarp_transfer_cli::{Failed, Progress};
 
 use self::listing::{Facts, Kind};
+use self::verify::{Algorithm, Sum};
 use super::control::{Control, Reply};
 use super::copy::Copy;
 use super::url::Url;
@@ -73,6 +75,10 @@ struct Session<'a> {
     extended: bool,
     summary: Summary,
     files: u32,
+    /// Hash that files are verified by.
+    algorithm: Option<Algorithm>,
+    /// Hash of the file that is copied.
+    sum: Option<Sum>,
 }
 
 /// Fetches a file or tree into a sink, whose target is beneath the root.
@@ -117,7 +123,7 @@ impl<'a> Session<'a> {
             Ok((control, base.unwrap_or_else(|| b"/".to_vec())))
         };
         let (control, base) = open().map_err(Failed::Session)?;
-        Ok(Self {
+        let mut session = Self {
             control,
             copy,
             progress,
@@ -125,7 +131,11 @@ impl<'a> Session<'a> {
             extended: true,
             summary: Summary::default(),
             files: 0,
-        })
+            algorithm: None,
+            sum: None,
+        };
+        session.choose_hash().map_err(Failed::Session)?;
+        Ok(session)
     }
 
     /// Takes leave, and turns the end of the copy into a result.

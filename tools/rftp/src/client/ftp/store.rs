@@ -10,6 +10,7 @@ use dgiwarp_transfer::hash;
 use dgiwarp_transfer::wire::{Entry, FileKind, Status};
 
 use super::data::broken;
+use super::verify::Sum;
 use super::{BLOCK, Session, Trouble, join, shown};
 use crate::stream::Stream;
 use crate::time;
@@ -111,6 +112,7 @@ impl Session<'_> {
         let sent = self.send(source, file, entry, &part, there.unwrap_or(0));
         let sent = sent.and_then(|()| {
             source.check(file)?;
+            self.verify(&part, entry)?;
             let there = self.size(&part)?;
             if there.is_some_and(|it| it != entry.size) {
                 let text = format!("{}: the server has another length", shown(path));
@@ -153,6 +155,10 @@ impl Session<'_> {
         part: &[u8],
         mut at: u64,
     ) -> Result<(), Trouble> {
+        if at < entry.size {
+            at -= at % u64::from(BLOCK);
+        }
+        self.pass_by(source, file, entry, at)?;
         if at > 0 && at == entry.size {
             self.resumed(file, at);
             return Ok(());
@@ -160,6 +166,7 @@ impl Session<'_> {
         let mut data = self.transfer(b"STOR", part, at)?;
         if data.is_none() {
             at = 0;
+            self.sum = self.algorithm.map(Sum::new);
             data = self.transfer(b"STOR", part, 0)?;
         }
         self.resumed(file, at);
@@ -180,6 +187,34 @@ impl Session<'_> {
         }
     }
 
+    /// Hashes octets that are at the server, where files are verified.
+    fn pass_by(
+        &mut self,
+        source: &TreeSource,
+        file: u32,
+        entry: &Entry,
+        end: u64,
+    ) -> Result<(), Trouble> {
+        self.sum = self.algorithm.map(Sum::new);
+        let mut octets = vec![0; BLOCK as usize];
+        let mut at = 0;
+        while at < end && self.sum.is_some() {
+            let count = usize::try_from(end - at).unwrap_or(usize::MAX);
+            let octets = &mut octets[..count.min(BLOCK as usize)];
+            source.read(file, at, octets)?;
+            self.add(entry, at, octets);
+            at += octets.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, entry: &Entry, at: u64, octets: &[u8]) {
+        if let Some(sum) = &mut self.sum {
+            let whole = entry.size <= u64::from(BLOCK);
+            sum.add(octets, &hash::block(at, whole, octets));
+        }
+    }
+
     fn give(
         &mut self,
         source: &TreeSource,
@@ -193,6 +228,7 @@ impl Session<'_> {
             let count = usize::try_from(entry.size - at).unwrap_or(usize::MAX);
             let octets = &mut octets[..count.min(BLOCK as usize)];
             source.read(file, at, octets)?;
+            self.add(entry, at, octets);
             let sent = data.write_all(octets);
             sent.map_err(|error| Trouble::Lost(broken(&error)))?;
             self.moved(file, octets.len());
@@ -268,8 +304,17 @@ mod tests {
         let one = part(b"/a/x", &file);
         assert!(one.starts_with(b"/a/.x.") && one.ends_with(b".rftp-part"));
         assert_eq!(one, part(b"/a/x", &file));
-        file.size = 1;
-        assert_ne!(one, part(b"/a/x", &file));
+        let mut others = vec![one];
+        for change in 0..3 {
+            match change {
+                0 => file.size = 1,
+                1 => file.modified.1 = 1,
+                _ => file.identity[15] = 1,
+            }
+            let other = part(b"/a/x", &file);
+            assert!(!others.contains(&other));
+            others.push(other);
+        }
         assert!(part(b"/x", &file).starts_with(b"/.x."));
         let long = [b"/", &[b'x'; 255][..]].concat();
         assert!(part(&long, &file).len() < 100);
