@@ -203,6 +203,14 @@ fn hashes_are_compared_where_that_is_asked_for() {
         fail(&mut verify(hashing(&wrong)), "its SHA-256 is another one");
         assert!(names(here.path()).is_empty());
     }
+    // No part of a longer file is kept: the next run would go on with it.
+    let mut long = hashing(right);
+    long.content = vec![0; 3 << 20];
+    let facts = " type=file;size=3145728;modify=20200101000000; f";
+    long.replies
+        .push(("MLST", format!("250-\r\n{facts}\r\n250 End\r\n")));
+    fail(&mut verify(long), "its SHA-256 is another one");
+    assert!(names(here.path()).is_empty());
     let right = format!("SHA-256 0-2 {}", right.to_uppercase());
     crate::common::succeed(&mut verify(hashing(&right)));
     assert_eq!(names(here.path()), ["f"]);
