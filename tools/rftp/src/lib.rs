@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod path;
 pub mod server;
 mod stream;
 mod tcp;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
-use dgiwarp_rftp::client::{Copy, Place, Scheme, Tls, run};
+use dgiwarp_rftp::client::{Copy, Place, Scheme, Tls, Url, run, shell};
 use dgiwarp_transfer_cli::{Carriage, Failed, Output, Sizes, StreamsArg, Writing};
 
 const PROGRAM: Program = Program {
@@ -29,6 +29,10 @@ const PROGRAM: Program = Program {
         Example {
             line: "rftp cp ftp://ftp.example.org/pub/tree .",
             about: "From any FTP server; an interrupted copy goes on in the middle of a file, too.",
+        },
+        Example {
+            line: "rftp open ftp.example.org",
+            about: "Commands from standard input: ls, cd, get, put; help lists them.",
         },
     ],
     sections: &[(
@@ -54,6 +58,17 @@ enum Command {
     /// Files of the same size and time are not copied again. One that was interrupted goes on where it was, as long as its source is unchanged. A file is
     /// under its name when all of it is there.
     Cp(Cp),
+    /// Take commands from standard input, one a line, as ftp(1) does: get, put, ls, cd; help lists them
+    Open(Open),
+}
+
+#[derive(Debug, clap::Args)]
+struct Open {
+    /// A server's URL as of cp, or HOST alone for ftp://HOST
+    #[arg(value_name = "URL")]
+    url: Option<OsString>,
+    #[command(flatten)]
+    how: How,
 }
 
 #[derive(Debug, clap::Args)]
@@ -64,6 +79,13 @@ struct Cp {
     /// Where to; into it if it is a directory, ends with / or there are several sources
     #[arg(value_name = "DESTINATION")]
     destination: OsString,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Options of copies.
+#[derive(Debug, clap::Args)]
+struct How {
     /// Data over a TCP connection instead of a queue pair
     #[arg(long)]
     tcp: bool,
@@ -94,34 +116,49 @@ struct Cp {
 
 fn main() -> ExitCode {
     let cli: Cli = dgiwarp_cli::parse(&PROGRAM);
-    let Command::Cp(cp) = cli.command;
-    Failed::exit("rftp", order(&cp).and_then(|copy| run(&copy)))
+    let done = match cli.command {
+        Command::Cp(cp) => order(&cp).and_then(|copy| run(&copy)),
+        Command::Open(open) => converse(&open),
+    };
+    Failed::exit("rftp", done)
+}
+
+fn converse(open: &Open) -> Result<(), Failed> {
+    let url = open.url.as_ref().map(|it| Url::of_host(it)).transpose();
+    let urls = url.map_err(Failed::Usage)?.map(Place::There);
+    let here = Place::Here(".".into());
+    let order = copy(urls.into_iter().collect(), here, &open.how)?;
+    shell(&order, &mut std::io::stdin().lock())
 }
 
 fn order(cp: &Cp) -> Result<Copy, Failed> {
     let places: Result<Vec<_>, _> = cp.sources.iter().map(|it| Place::parse(it)).collect();
     let sources = places.map_err(Failed::Usage)?;
     let destination = Place::parse(&cp.destination).map_err(Failed::Usage)?;
+    copy(sources, destination, &cp.how)
+}
+
+fn copy(sources: Vec<Place>, destination: Place, how: &How) -> Result<Copy, Failed> {
     let is_ftps = |it: &Place| matches!(it, Place::There(url) if url.scheme == Scheme::Ftps);
-    let wants_tls = cp.tls || sources.iter().chain([&destination]).any(is_ftps);
-    if cp.ca.is_some() && !wants_tls {
+    let wants_tls = how.tls || sources.iter().chain([&destination]).any(is_ftps);
+    if how.ca.is_some() && !wants_tls {
         return Err(Failed::Usage("--ca is for --tls and ftps://".into()));
     }
-    let tls = wants_tls.then(|| Tls::new(cp.ca.as_deref())).transpose();
+    let tls = wants_tls.then(|| Tls::new(how.ca.as_deref())).transpose();
     Ok(Copy {
         sources,
         destination,
         carriage: Carriage {
-            tcp: cp.tcp,
-            options: cp.sizes.options(),
-            streams: cp.streams.streams,
+            tcp: how.tcp,
+            options: how.sizes.options(),
+            streams: how.streams.streams,
         },
-        active: cp.active,
-        verify: cp.verify,
+        active: how.active,
+        verify: how.verify,
         tls: tls.map_err(Failed::Session)?,
-        patience: Duration::from_secs(cp.timeout.into()),
-        sink: cp.writing.options(),
-        show: cp.output.show("rftp"),
+        patience: Duration::from_secs(how.timeout.into()),
+        sink: how.writing.options(),
+        show: how.output.show("rftp"),
     })
 }
 
@@ -133,9 +170,10 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-        let Command::Cp(cp) = Cli::try_parse_from(["rftp", "cp", "a", "b", "rftp://h/"])
-            .unwrap()
-            .command;
+        let cli = Cli::try_parse_from(["rftp", "cp", "a", "b", "rftp://h/"]).unwrap();
+        let Command::Cp(cp) = cli.command else {
+            panic!("no cp");
+        };
         let copy = order(&cp).unwrap();
         assert_eq!(copy.sources.len(), 2);
         assert!(matches!(copy.destination, Place::There(_)));

@@ -136,6 +136,30 @@ impl Url {
         path.file_name().unwrap_or_default().to_owned()
     }
 
+    /// A URL, or the name of a host alone for `ftp://`.
+    ///
+    /// # Errors
+    /// The reason, for one that is none.
+    pub fn of_host(argument: &OsStr) -> Result<Self, String> {
+        let mut whole = OsString::new();
+        if !argument.as_bytes().windows(3).any(|it| it == b"://") {
+            whole.push("ftp://");
+        }
+        whole.push(argument);
+        match Place::parse(&whole)? {
+            Place::There(url) => Ok(url),
+            Place::Here(path) => Err(format!("{}: not a URL", path.display())),
+        }
+    }
+
+    /// The path as a server has it, relative to the directory of the log-in for `ftp://`.
+    pub(super) fn server_path(&self) -> &[u8] {
+        match self.scheme {
+            Scheme::Rftp => &self.path,
+            Scheme::Ftp | Scheme::Ftps => self.path.strip_prefix(b"/").unwrap_or(&self.path),
+        }
+    }
+
     /// Whether the path ends with `/`.
     #[must_use]
     pub fn is_directory(&self) -> bool {

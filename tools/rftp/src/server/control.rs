@@ -13,9 +13,9 @@ use nix::errno::Errno;
 use super::command::Command;
 use super::data::{self, Data};
 use super::list::{self, Form};
-use super::path::{resolve, shown};
 use super::sessions::Meeting;
 use super::{Server, User};
+use crate::path::{resolve, shown};
 use crate::stream::Stream;
 use crate::{tcp, time};
 
@@ -394,22 +394,26 @@ impl Client {
         Ok(())
     }
 
-    /// Opens the data connection, with the replies of failures.
-    pub(super) fn open(&mut self, text: &str) -> io::Result<Option<Stream>> {
+    /// Opens the data connection; a failure has its reply.
+    pub(super) fn open_data(&mut self, text: &str) -> io::Result<Result<Stream, (u16, String)>> {
         if let Data::None = self.data {
-            self.reply(425, "PASV or EPSV first")?;
-            return Ok(None);
+            return Ok(Err((425, "PASV or EPSV first".into())));
         }
         if !self.is_private && self.requires_tls() {
-            self.reply(521, "PROT P first")?;
-            return Ok(None);
+            return Ok(Err((521, "PROT P first".into())));
         }
         self.reply(150, text)?;
         let opened = std::mem::take(&mut self.data).open(self.peer.ip());
-        match opened.and_then(|tcp| self.protect(tcp)) {
+        let opened = opened.and_then(|tcp| self.protect(tcp));
+        Ok(opened.map_err(|error| (425, format!("No data connection: {error}"))))
+    }
+
+    /// Opens the data connection, with the replies of failures.
+    pub(super) fn open(&mut self, text: &str) -> io::Result<Option<Stream>> {
+        match self.open_data(text)? {
             Ok(stream) => Ok(Some(stream)),
-            Err(error) => {
-                self.reply(425, &format!("No data connection: {error}"))?;
+            Err((code, text)) => {
+                self.reply(code, &text)?;
                 Ok(None)
             }
         }

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::command::Command;
 use super::control::Client;
-use super::path::shown;
+use crate::path::shown;
 use crate::stream::Stream;
 use crate::time;
 
@@ -85,7 +85,7 @@ impl Client {
         let moved = file.set_len(0).and_then(|()| self.take(&file));
         let root = Arc::clone(&self.server.root);
         match moved {
-            Ok(true) => match self
+            Ok(None) => match self
                 .settle(&file)
                 .and_then(|()| root.rename(&hidden, &path))
             {
@@ -95,7 +95,10 @@ impl Client {
                     self.fail(&error)
                 }
             },
-            Ok(false) => root.remove_file(&hidden),
+            Ok(Some((code, text))) => {
+                let _ = root.remove_file(&hidden);
+                self.reply(code, &text)
+            }
             Err(error) => {
                 let _ = root.remove_file(&hidden);
                 self.lost(&error)
@@ -141,11 +144,11 @@ impl Client {
             Err(error) => return self.fail(&error),
         };
         match self.take(&file) {
-            Ok(true) => match self.settle(&file) {
+            Ok(None) => match self.settle(&file) {
                 Ok(()) => self.reply(226, "Stored"),
                 Err(error) => self.fail(&error),
             },
-            Ok(false) => Ok(()),
+            Ok(Some((code, text))) => self.reply(code, &text),
             Err(error) => self.lost(&error),
         }
     }
@@ -157,19 +160,19 @@ impl Client {
         Ok(())
     }
 
-    /// Receives to a file; `false`: there was no data connection, and the reply has been given.
-    fn take(&mut self, mut file: &File) -> io::Result<bool> {
-        let Some(stream) = self.open("Send it")? else {
-            return Ok(false);
+    /// Receives to a file. Without a data connection: the reply.
+    fn take(&mut self, mut file: &File) -> io::Result<Option<(u16, String)>> {
+        let mut stream = match self.open_data("Send it")? {
+            Ok(stream) => stream,
+            Err(reply) => return Ok(Some(reply)),
         };
         let mut octets = vec![0; 256 << 10];
-        let mut stream = stream;
         loop {
             match stream.read(&mut octets) {
                 Ok(0) => {
                     // Some clients wait for it; others are gone.
                     let _ = stream.end();
-                    return Ok(true);
+                    return Ok(None);
                 }
                 Ok(count) => file.write_all(&octets[..count])?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

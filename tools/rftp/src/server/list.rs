@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use dgiwarp_transfer::disk::{Metadata, Root};
 use dgiwarp_transfer::wire::FileKind;
 
-use super::path::matches;
+use crate::path::matches;
 use crate::time;
 
 /// Kind of a listing.

@@ -5,7 +5,6 @@ mod control;
 mod data;
 mod files;
 mod list;
-mod path;
 mod sessions;
 mod tls;
 mod users;

@@ -11,7 +11,7 @@ use crate::common::{fail, names, rftp};
 
 /// Behaviour of a server.
 #[derive(Clone, Default)]
-struct Script {
+pub(crate) struct Script {
     /// The whole of what it sends instead of a greeting, again and again.
     flood: Option<&'static str>,
     /// Replies of commands, by the beginning of their lines; else those of a server with one file `f` of three octets and a directory `d` with a file `x`.
@@ -24,7 +24,7 @@ struct Script {
     no_data: bool,
 }
 
-fn serve(script: Script) -> SocketAddr {
+pub(crate) fn serve(script: Script) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -93,7 +93,7 @@ fn client(script: &Script, mut stream: TcpStream) -> Option<()> {
     Some(())
 }
 
-fn listed(text: &str) -> Script {
+pub(crate) fn listed(text: &str) -> Script {
     Script {
         listing: text.as_bytes().to_vec(),
         content: b"abc".to_vec(),

@@ -15,5 +15,6 @@ mod ftp_servers;
 mod hostile;
 mod hostile_server;
 mod interrupted;
+mod open;
 mod streams;
 mod tls;

@@ -152,7 +152,7 @@ impl Session<'_> {
         Ok(found)
     }
 
-    fn list(&mut self, path: &[u8]) -> Result<Vec<(Facts, Vec<u8>)>, Trouble> {
+    pub(super) fn list(&mut self, path: &[u8]) -> Result<Vec<(Facts, Vec<u8>)>, Trouble> {
         let strange = |line: Vec<u8>| {
             let line: String = shown(&line).chars().take(80).collect();
             let text = format!("the server's listing has no known form: {line}");

@@ -12,7 +12,7 @@ use dgiwarp_transfer::disk::{Root, TreeSink, TreeSource};
 use dgiwarp_transfer::engine::Failure;
 use dgiwarp_transfer::wire::{Entry, FileKind, Status};
 use dgiwarp_transfer::{Event, Summary};
-use dgiwarp_transfer_cli::{Failed, Progress};
+use dgiwarp_transfer_cli::{Failed, Progress, Show};
 
 use self::listing::{Facts, Kind};
 use self::verify::{Algorithm, Sum};
@@ -110,6 +110,42 @@ pub(super) fn put(
     session.end(put)
 }
 
+/// The server's own listing of a directory.
+pub(super) fn list(copy: &Copy, url: &Url) -> Result<Vec<u8>, Failed> {
+    inspect(copy, url, |session, path| {
+        let reply = session.control.ask(&[b"CWD ", path])?;
+        if reply.code != 250 {
+            return Err(Trouble::refused(path, &reply));
+        }
+        session.listing(b"LIST", b"")
+    })
+}
+
+/// Names in a directory.
+pub(super) fn names(copy: &Copy, url: &Url) -> Result<Vec<Vec<u8>>, Failed> {
+    let listed = inspect(copy, url, |session, path| session.list(path))?;
+    let names = listed.into_iter().map(|(_, name)| name);
+    Ok(names.filter(|it| listing::is_name(it)).collect())
+}
+
+fn inspect<T>(
+    copy: &Copy,
+    url: &Url,
+    look: impl FnOnce(&mut Session<'_>, &[u8]) -> Result<T, Trouble>,
+) -> Result<T, Failed> {
+    let mut progress = Progress::new(Show::default(), false);
+    let mut session = Session::open(copy, url, &mut progress)?;
+    let path = session.path(url);
+    look(&mut session, &path).map_err(|trouble| match trouble {
+        Trouble::Lost(text) | Trouble::Entry(Failure { text, .. }) => Failed::Session(text),
+    })
+}
+
+/// The directory of a reply to PWD.
+pub(super) fn directory(reply: &Reply) -> Option<Vec<u8>> {
+    listing::directory(&reply.text).filter(|_| reply.code == 257)
+}
+
 impl<'a> Session<'a> {
     fn open(copy: &'a Copy, url: &Url, progress: &'a mut Progress) -> Result<Self, Failed> {
         let open = || -> Result<(Control, Vec<u8>), String> {
@@ -119,8 +155,7 @@ impl<'a> Session<'a> {
                 return Err(format!("TYPE I: {reply}"));
             }
             let reply = control.ask(&[b"PWD"])?;
-            let base = listing::directory(&reply.text).filter(|_| reply.code == 257);
-            Ok((control, base.unwrap_or_else(|| b"/".to_vec())))
+            Ok((control, directory(&reply).unwrap_or_else(|| b"/".to_vec())))
         };
         let (control, base) = open().map_err(Failed::Session)?;
         let mut session = Self {
@@ -270,7 +305,7 @@ fn entry(kind: FileKind, name: &[u8]) -> Entry {
 }
 
 /// A name in a directory, with one `/` between.
-fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+pub(super) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let between: &[u8] = if directory.ends_with(b"/") || directory.is_empty() || name.is_empty() {
         b""
     } else {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 /// The path beneath the root that a name means in a directory. `..` of the root is the root.
-pub(super) fn resolve(directory: &Path, name: &[u8]) -> PathBuf {
+pub(crate) fn resolve(directory: &Path, name: &[u8]) -> PathBuf {
     let name = Path::new(OsStr::from_bytes(name));
     let mut path = if name.has_root() {
         PathBuf::new()
@@ -25,14 +25,14 @@ pub(super) fn resolve(directory: &Path, name: &[u8]) -> PathBuf {
 }
 
 /// As clients have it, with a `/` before it.
-pub(super) fn shown(path: &Path) -> Vec<u8> {
+pub(crate) fn shown(path: &Path) -> Vec<u8> {
     let mut out = vec![b'/'];
     out.extend(path.as_os_str().as_bytes());
     out
 }
 
 /// Whether a name is one of a pattern with `*` and `?`.
-pub(super) fn matches(pattern: &[u8], name: &[u8]) -> bool {
+pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     // Where the last star was, and how far its text went: linear in both for each star.
     let (mut p, mut n, mut star) = (0, 0, None);
     while n < name.len() {
