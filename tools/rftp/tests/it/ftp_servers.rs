@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -235,9 +235,11 @@ fn interrupt(options: &[&str], url: &dyn Fn(&str) -> String, served: &Path) {
         assert!(Instant::now() < end, "the server still stores");
         thread::sleep(Duration::from_millis(5));
     }
-    // It may end anywhere.
-    let part = fs::OpenOptions::new().write(true).open(part().unwrap());
-    part.unwrap().set_len((30 << 20) + 12_345).unwrap();
+    // It may end anywhere. Another file takes its place: the server may still write to the first one.
+    let script = "cp -p \"$0\" new && truncate -s 31469625 new && mv new \"$0\"";
+    let mut cut = Command::new("sh");
+    cut.args(["-c", script]).arg(part().unwrap());
+    succeed(cut.current_dir(served));
     let said = succeed(&mut copy(&[file.to_str().unwrap(), &url("up")]));
     assert!(said.contains("were there from an earlier run"), "{said}");
     assert!(fs::read(served.join("up")).unwrap() == other);
