@@ -128,6 +128,11 @@ fn trees_go_to_vsftpd_under_tls() {
         let options = ["--tls", "--ca", &ca];
         copy_tree(&options, &|path| server.url(path), &server.served(), true);
     }
+    // TLS from the first octet on.
+    if let Some(server) = vsftpd(&format!("{tls}implicit_ssl=YES\n")) {
+        let implicit = |path: &str| server.url(path).replace("ftp://", "ftps://");
+        copy_tree(&["--ca", &ca], &implicit, &server.served(), true);
+    }
 }
 
 #[test]
