@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
 use dgiwarp_rftp::client::{Copy, Place, Scheme, Tls, Url, run, shell};
+use dgiwarp_transfer::Options;
 use dgiwarp_transfer_cli::{Carriage, Failed, Output, Sizes, StreamsArg, Writing};
 
 const PROGRAM: Program = Program {
@@ -92,6 +93,9 @@ struct How {
     /// The server connects to this host for the data
     #[arg(long)]
     active: bool,
+    /// Of files that changed, send what the receiving end's old copies have not
+    #[arg(long)]
+    delta: bool,
     /// Time for a reply of the server, and for progress of an FTP server's data connection
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
     timeout: u16,
@@ -150,7 +154,10 @@ fn copy(sources: Vec<Place>, destination: Place, how: &How) -> Result<Copy, Fail
         destination,
         carriage: Carriage {
             tcp: how.tcp,
-            options: how.sizes.options(),
+            options: Options {
+                deltas: how.delta,
+                ..how.sizes.options()
+            },
             streams: how.streams.streams,
         },
         active: how.active,

@@ -13,6 +13,7 @@ use std::thread;
 use clap::Parser;
 use dgiwarp_cli::{Example, Program};
 use dgiwarp_rftp::server::{Config, Server, Tls, Users};
+use dgiwarp_transfer::Options;
 use dgiwarp_transfer_cli::Sizes;
 
 const PROGRAM: Program = Program {
@@ -133,7 +134,11 @@ fn serve(cli: Cli) -> Result<(), String> {
         tls,
         passive_ports: cli.passive_ports,
         max_clients: cli.max_clients,
-        options: cli.sizes.options(),
+        // All users may read.
+        options: Options {
+            deltas: true,
+            ..cli.sizes.options()
+        },
         durable: !cli.no_sync,
         verbose: cli.verbose,
     };

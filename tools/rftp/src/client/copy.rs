@@ -11,7 +11,7 @@ use dgiwarp_transfer::disk::{Item, Root, TreeSink, TreeSinkOptions, TreeSource};
 use dgiwarp_transfer::{
     Connection, Control as SessionControl, Error, Event, Options, Port, Summary, receive, send,
 };
-use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show};
+use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show, Streams};
 
 use super::control::{Control, Reply};
 use super::ftp;
@@ -63,8 +63,11 @@ pub fn run(copy: &Copy) -> Result<(), Failed> {
 fn check(copy: &Copy) -> Result<(), Failed> {
     let mut places = copy.sources.iter().chain([&copy.destination]);
     let is_ftp = places.any(|it| matches!(it, Place::There(url) if url.scheme != Scheme::Rftp));
-    if is_ftp && (copy.active || copy.carriage.streams > 1) {
-        let text = "--active and --streams are for rftp://".into();
+    let Carriage {
+        streams, options, ..
+    } = &copy.carriage;
+    if is_ftp && (copy.active || *streams != Streams::Fixed(1) || options.deltas) {
+        let text = "--active, --streams and --delta are for rftp://".into();
         return Err(Failed::Usage(text));
     }
     Ok(())
@@ -137,6 +140,7 @@ fn get(copy: &Copy, path: &Path, progress: &mut Progress) -> Result<Summary, Fai
         all.present += summary.present;
         all.failed += summary.failed;
         all.octets += summary.octets;
+        all.copied += summary.copied;
         all.resumed += summary.resumed;
         all.repeated += summary.repeated;
         all.streams = all.streams.max(summary.streams);

@@ -64,6 +64,32 @@ fn one_file_gets_the_name_that_it_is_given() {
 }
 
 #[test]
+fn of_a_file_that_changed_the_change_is_sent_where_a_user_wants_it() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(root.path(), &["--write"]);
+    let file = here.path().join("file");
+    let name = file.to_str().unwrap();
+    let mut content = octets(3, 5_000_000);
+    fs::write(root.path().join("file"), &content).unwrap();
+    for delta in [true, false] {
+        content.insert(0, 7);
+        fs::write(&file, &content).unwrap();
+        let options = if delta { &["--delta"][..] } else { &[] };
+        let url = server.url("file");
+        let put = [options, &[name, &url]].concat();
+        let said = succeed(&mut rftp(&put));
+        assert_eq!(said.contains("of them from old copies"), delta, "{said}");
+        assert_eq!(fs::read(root.path().join("file")).unwrap(), content);
+        content.insert(0, 8);
+        fs::write(root.path().join("file"), &content).unwrap();
+        let get = [options, &[&url, name]].concat();
+        let said = succeed(&mut rftp(&get));
+        assert_eq!(said.contains("of them from old copies"), delta, "{said}");
+        assert_eq!(fs::read(&file).unwrap(), content);
+    }
+}
+
+#[test]
 fn failures_have_their_reasons() {
     let here = tempfile::tempdir().unwrap();
     let file = here.path().join("file");
