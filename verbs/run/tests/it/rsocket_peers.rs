@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Introduction with version 1, 384 credits, and memory that the server never has to reach.
+/// Introduction with version 1, 384 credits, two targets, of which [`connect`] fills in the place, and memory of data that the server never has to reach.
 fn introduction() -> [u8; 40] {
     let mut octets = [0; 40];
     octets[..4].copy_from_slice(&[1, 0, 1, 128]);
@@ -47,17 +47,24 @@ fn connect(to: SocketAddr, data: &[u8]) -> Result<Peer, ConnectError> {
         ..QpAttr::new(&cq, &cq)
     };
     let qp = pd.create_rc_qp(&RcQpAttr::from(attr)).unwrap();
-    let buffer = Buffer::zeroed(4).unwrap();
-    let mr = pd.register(buffer.region(), Access::LOCAL_WRITE).unwrap();
+    // The server writes to the targets as soon as it likes.
+    let buffer = Buffer::zeroed(32).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let mr = pd.register(buffer.region(), access).unwrap();
+    let mut data = data.to_vec();
+    if let Some(place) = data.get_mut(8..20) {
+        place[..8].copy_from_slice(&mr.addr().to_be_bytes());
+        place[8..].copy_from_slice(&mr.rkey().to_be_bytes());
+    }
     for n in 0..400 {
-        let sges = [mr.sge(..)];
+        let sges = [mr.sge(..4)];
         let wr = RecvWr {
             wr_id: n,
             sges: &sges,
         };
         qp.post_recv(&[wr]).unwrap();
     }
-    let Established { private_data, .. } = qp.connect(to, &MpaConfig::default(), data)?;
+    let Established { private_data, .. } = qp.connect(to, &MpaConfig::default(), &data)?;
     Ok(Peer {
         qp,
         _cq: cq,
@@ -127,14 +134,11 @@ const VIOLATIONS: [(&str, Act); 10] = [
         peer.message(0xe000_0007)
     }),
     ("data of no octets", |peer| peer.message(0)),
-    ("more than the target has", |peer| {
-        peer.message(peer.target.2 + 1)
-    }),
+    // More than a buffer is ever long.
+    ("more than the target has", |peer| peer.message(1 << 22)),
     ("more than the targets have", |peer| {
-        peer.message(peer.target.2);
-        peer.message(1);
-        peer.message(peer.target.2);
-        peer.message(peer.target.2);
+        // Faster than the server can read and give more.
+        (0..100).for_each(|_| peer.message(peer.target.2));
     }),
     ("a map outside of the list", |peer| {
         peer.message(0xc000_0000)
