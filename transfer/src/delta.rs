@@ -1,4 +1,4 @@
-//! Octets of a file in an old copy of it, at any place: signatures of the copy's pieces, and the search for them (`rfc-notes/transfer.md` §6.1).
+//! Octets of a file in an old copy of it, at any place: signatures of the copy's pieces, and the search for them (`rfc-notes/transfer.md` §5.4).
 //!
 //! The rolling hash is that of Tridgell's rsync: of two sums modulo 2^16, of octets and of those sums. A wrong match is no danger, as each block has its BLAKE3.
 

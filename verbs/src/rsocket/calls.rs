@@ -236,8 +236,9 @@ impl Call {
                 let connection = stream.connection()?;
                 let received = connection.receive(&mut to, flags, waiting);
                 self.done = to.done();
+                let count = received?;
                 let peer = stream.lock().peer;
-                Ok((received?, peer))
+                Ok((count, peer))
             }
             Socket::Datagram(datagram) => {
                 let room = to.left();
