@@ -1,7 +1,7 @@
 //! Listeners of rsockets beside listening TCP sockets of the program.
 //!
 //! One is made by the first call that waits for connections, so of several processes that share a listening socket one that accepts has it: rdma_cm marks its port, and the
-//! others stay plain. A thread accepts its connections ahead of the program, up to the backlog, as the kernel does: a client's `connect` does not wait for `accept`.
+//! others stay plain. At a port where the process has taken rsockets before, `listen` makes it: clients of a program that listens anew connect at once. A thread accepts its connections ahead of the program, up to the backlog, as the kernel does: a client's `connect` does not wait for `accept`.
 
 use crate::children;
 use crate::policy;
@@ -16,7 +16,7 @@ use libc::{c_int, sockaddr};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::ManuallyDrop;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -44,6 +44,9 @@ enum State {
     Plain,
     Beside(Arc<Queue>),
 }
+
+/// Ports at which the process has taken rsockets, a bit for each.
+static SERVED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
 static LISTENERS: Mutex<BTreeMap<u32, Listener>> = Mutex::new(BTreeMap::new());
 
@@ -87,6 +90,19 @@ pub(crate) fn begin(fd: c_int, backlog: c_int) -> u32 {
     };
     listeners().insert(id, listener);
     id
+}
+
+/// The word of a port in `SERVED`, and its bit.
+fn served(port: u16) -> (&'static AtomicU64, u64) {
+    (&SERVED[usize::from(port / 64)], 1 << (port % 64))
+}
+
+/// Whether the process has taken rsockets at the port of a socket before.
+pub(crate) fn has_served(fd: c_int) -> bool {
+    kernel::local(fd).is_some_and(|address| {
+        let (word, bit) = served(address.port());
+        word.load(Ordering::Relaxed) & bit != 0
+    })
 }
 
 /// The listener has another descriptor.
@@ -136,6 +152,9 @@ pub(crate) fn yield_port(port: u16) -> bool {
 
 /// A child of fork(2) has its parent's listening sockets, but none of the rsockets.
 pub(crate) fn forget(listeners: &mut BTreeMap<u32, Listener>) {
+    for word in &SERVED {
+        word.store(0, Ordering::Relaxed);
+    }
     for listener in listeners.values_mut() {
         listener.slot = Slot::default();
         let _parents = ManuallyDrop::new(std::mem::replace(&mut listener.state, State::New));
@@ -239,6 +258,8 @@ fn make(fd: c_int, backlog: usize) -> Result<Arc<Queue>, &'static str> {
             backlog,
             thread: Mutex::default(),
         });
+        let (word, bit) = served(local.port());
+        word.fetch_or(bit, Ordering::Relaxed);
         let theirs = Arc::clone(&queue);
         let thread = kernel::without_signals(|| {
             let builder = thread::Builder::new().name("dgiwarp-accept".to_owned());

@@ -77,8 +77,10 @@ unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
         let id = listener::begin(fd, backlog);
         table::replace(fd, Some(Face::Listener(id)));
         // A set that has it already waits for connections.
-        if sets::has(fd)
+        let is_waited_for = sets::has(fd);
+        if (is_waited_for || listener::has_served(fd))
             && let Some(queue) = listener::queue(fd, id)
+            && is_waited_for
         {
             sets::add_bell(fd, queue.bell);
         }

@@ -290,6 +290,24 @@ fn connections_that_are_closed_at_once_have_been_made() {
     session::run(&scene, Family::V4, &ends);
 }
 
+/// A listener at the port of an earlier one takes rsockets before its program waits for connections: the server of `iperf3` listens anew for data, and its client
+/// connects at once.
+#[test]
+fn a_program_that_listens_anew_takes_rsockets_at_once() {
+    let Some(scene) = Scene::of("sockets_anew", Place::Here, &[PYTHON]) else {
+        return;
+    };
+    let echo = script("echo.py");
+    let ends = [
+        server("--sockets python3 {program} listen-anew {server} {port}").program(&echo),
+        client("--sockets python3 {program} connect-anew {server} {port}")
+            .program(&echo)
+            .says(&["accepted"])
+            .complains(&["2 connections upgraded, 0 plain"]),
+    ];
+    session::run(&scene, Family::V4, &ends);
+}
+
 /// Threads that wait at an epoll set serve connections that another one adds, the first of them and later ones.
 #[test]
 fn threads_share_an_epoll_set() {

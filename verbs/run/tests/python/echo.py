@@ -214,6 +214,27 @@ def fork():
     print("the parent goes on")
 
 
+def listen_anew():
+    """Listens at the port of a listener that was closed, and accepts only what its client has connected by then."""
+    with socket.create_server((HOST, PORT)) as server:
+        control, _ = server.accept()
+    with control, socket.create_server((HOST, PORT)) as server:
+        control.sendall(b"listening")
+        assert control.recv(9, socket.MSG_WAITALL) == b"connected"
+        accepted, _ = server.accept()
+        with accepted:
+            accepted.sendall(b"accepted")
+
+
+def connect_anew():
+    with connect() as control:
+        assert control.recv(9, socket.MSG_WAITALL) == b"listening"
+        with connect() as sock:
+            control.sendall(b"connected")
+            assert sock.recv(8, socket.MSG_WAITALL) == b"accepted"
+    print("accepted")
+
+
 match ROLE:
     case "serve":
         asyncio.run(serve())
@@ -243,3 +264,7 @@ match ROLE:
         ask_children()
     case "fork":
         fork()
+    case "listen-anew":
+        listen_anew()
+    case "connect-anew":
+        connect_anew()
