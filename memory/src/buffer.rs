@@ -1,10 +1,11 @@
 //! Memory that safe Rust code owns and may register.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::Region;
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, memory_file};
 
 /// Page-aligned memory, zeroed at creation, that can be registered and stays mapped as long as any
 /// [`Region`] of it exists.
@@ -29,6 +30,19 @@ impl Buffer {
     /// Error of `mmap(2)`, in practice `ENOMEM`.
     pub fn zeroed(len: usize) -> io::Result<Self> {
         let mapping = Arc::new(Mapping::zeroed(len)?);
+        Ok(Self {
+            region: Region::from_mapping(mapping),
+        })
+    }
+
+    /// Maps `len` zero bytes of a new memory file, which peers on this host may map as well where a connection grants it to them: they read and write it without
+    /// a system call. `adopt` may give the file's descriptor another number; it is open as long as the memory is mapped. A child that forks off shares the memory.
+    ///
+    /// # Errors
+    /// Errors of `memfd_create(2)`, `ftruncate(2)` and `mmap(2)`: `EMFILE` without a descriptor, `EFBIG` beyond `RLIMIT_FSIZE`, `ENOMEM`, `ENOSYS`.
+    pub fn in_memory_file(len: usize, adopt: impl FnOnce(OwnedFd) -> OwnedFd) -> io::Result<Self> {
+        let file = adopt(memory_file(c"dgiwarp-buffer", len.max(1))?);
+        let mapping = Arc::new(Mapping::of_memory_file(file, len)?);
         Ok(Self {
             region: Region::from_mapping(mapping),
         })

@@ -60,6 +60,7 @@ pub use buffer::Buffer;
 pub use descriptor::move_up;
 pub use file::FileError;
 pub use mapped::{MappedError, check_mapped};
+pub use mapping::MemoryFile;
 pub use on_demand::{enter_background, guard};
 #[cfg(feature = "sockets")]
 pub use peer_memory::{PeerMemory, allow_tracing, is_process_gone};

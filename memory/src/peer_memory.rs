@@ -1,10 +1,12 @@
 //! The memory of another process on this host.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 
-use crate::{Piece, RegionSlice};
+use crate::{FileError, MemoryFile, Piece, Region, RegionSlice};
 
 /// Parts of one copy: of 64 pieces, and the last octets.
 const MOST: usize = 65;
@@ -48,6 +50,34 @@ impl PeerMemory {
         let path = format!("/proc/{pid}/mem");
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         Ok(Self { file })
+    }
+
+    /// Maps `len` octets of a memory file that a process has open, to be read and written. A file that may be cut shorter is refused.
+    ///
+    /// # Errors
+    /// Errors of `open(2)` and `mmap(2)`; [`InvalidInput`](io::ErrorKind::InvalidInput) for anything else than such a memory file, and for octets outside of it.
+    pub fn map(pid: u32, file: MemoryFile, len: usize) -> io::Result<Region> {
+        let MemoryFile { fd, offset } = file;
+        let path = format!("/proc/{pid}/fd/{fd}");
+        // Opening a device or a pipe may wait, or do something.
+        if !fs::read_link(&path)?
+            .as_os_str()
+            .as_bytes()
+            .starts_with(b"/memfd:")
+        {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)?;
+        let region = Region::of_file(file.as_fd(), offset, len, true);
+        match region {
+            Ok(region) if !region.is_on_demand() => Ok(region),
+            Err(FileError::System(error)) => Err(error),
+            Ok(_) | Err(_) => Err(io::ErrorKind::InvalidInput.into()),
+        }
     }
 
     /// Reads octets at an address. Returns whether all are there.

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{self, AtomicU8, AtomicU64, Ordering};
 
 use dgiwarp_codec::{Payload, crc};
 
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, MemoryFile};
 use crate::{mapped, on_demand};
 
 /// Octets of one copy through memory of this thread.
@@ -49,7 +50,7 @@ pub struct Region {
     /// Pages come and go: every access is one that may fail.
     on_demand: bool,
     /// Owner of the memory; `None` for a C program's.
-    _mapping: Option<Arc<Mapping>>,
+    mapping: Option<Arc<Mapping>>,
 }
 
 // SAFETY: a region gives access to its bytes only through `RegionSlice`, which makes raw copies and no
@@ -71,7 +72,7 @@ impl Region {
             ptr,
             len,
             on_demand: false,
-            _mapping: None,
+            mapping: None,
         }
     }
 
@@ -89,7 +90,7 @@ impl Region {
             ptr,
             len,
             on_demand: true,
-            _mapping: None,
+            mapping: None,
         }
     }
 
@@ -108,7 +109,7 @@ impl Region {
             ptr: mapping.ptr(),
             len: mapping.len(),
             on_demand: false,
-            _mapping: Some(mapping),
+            mapping: Some(mapping),
         }
     }
 
@@ -124,6 +125,15 @@ impl Region {
     #[must_use]
     pub fn address(&self) -> u64 {
         self.ptr.addr().get() as u64
+    }
+
+    /// The place in a memory file where a peer on this host finds the region: that of a buffer [made so](crate::Buffer::in_memory_file).
+    #[must_use]
+    pub fn memory_file(&self) -> Option<MemoryFile> {
+        let mapping = self.mapping.as_ref()?;
+        let fd = u32::try_from(mapping.file()?.as_raw_fd()).ok()?;
+        let offset = (self.ptr.addr().get() - mapping.ptr().addr().get()) as u64;
+        Some(MemoryFile { fd, offset })
     }
 
     /// Length in bytes.
@@ -147,7 +157,7 @@ impl Region {
             ptr: self.slice(offset, len)?.ptr,
             len,
             on_demand: self.on_demand,
-            _mapping: self._mapping.clone(),
+            mapping: self.mapping.clone(),
         })
     }
 

@@ -94,7 +94,7 @@ pub use dgiwarp_llp_tcp_mpa::{
     FrameError as MpaFrameError, Negotiation, ReadDepth as MpaReadDepth, ReadDepths, Rejection,
     Request as MpaRequest, Revision as MpaRevision, Role as MpaRole, RtrSet,
 };
-pub use dgiwarp_memory::{Access, Buffer, Region};
+pub use dgiwarp_memory::{Access, Buffer, Region, RegionSlice};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 pub use dgiwarp_rdmap::wire::AtomicOperation;
 pub use driver::cm::events::{ConnectError, ConnectionEvent, ConnectionSink, RcRequest};

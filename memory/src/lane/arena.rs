@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use super::ends::{LaneInput, LaneOutput, Memory};
 use super::one_sided::{Grants, PAGE_OCTETS, Pages, PeerGrants};
 use super::protocol::{Control, Ring};
 use super::sync::Ordering;
+use crate::mapping::{SEALS, memory_file};
 
 #[cfg(test)]
 mod tests;
@@ -29,9 +30,6 @@ const RINGS: usize = 2 * PAGE;
 /// Logarithms of the octets of the longest ring. A lane begins with the least.
 const RING_LOGARITHMS: std::ops::RangeInclusive<u32> = 12..=20;
 const FIRST_RING: u32 = *RING_LOGARITHMS.start();
-
-/// Seals that exclude `SIGBUS`: nobody can take memory away.
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 const _: () = assert!(size_of::<Control>() <= CONTROLS && size_of::<Header>() <= CONTROLS);
 const _: () = assert!(GRANTS + 2 * PAGE_OCTETS == RINGS);
@@ -265,7 +263,7 @@ impl Arena {
         }
         let ring = 1usize << ring_logarithm;
         let octets = octets_of(ring);
-        let fd = sealed(octets)?;
+        let fd = memory_file(c"dgiwarp-lanes", octets)?;
         let shared = Shared::map(fd.as_fd(), octets)?;
         shared.populate_first(ring)?;
         let header = Header {
@@ -341,47 +339,6 @@ impl Arena {
 /// Words of a lane.
 fn words_of(shared: &Shared, lane: usize) -> NonNull<Control> {
     shared.at((1 + lane) * CONTROLS).cast()
-}
-
-/// Makes sealed memory.
-fn sealed(octets: usize) -> io::Result<OwnedFd> {
-    if octets as u64 > longest_file()? {
-        return Err(io::Error::from_raw_os_error(libc::EFBIG));
-    }
-    // SAFETY: a name that ends with zero.
-    let fd = unsafe {
-        libc::memfd_create(
-            c"dgiwarp-lanes".as_ptr(),
-            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
-        )
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor without another owner.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let length =
-        libc::off_t::try_from(octets).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: a call on a descriptor of this function.
-    let sized = unsafe { libc::ftruncate(fd.as_raw_fd(), length) };
-    // SAFETY: as above.
-    if sized < 0 || unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(fd)
-}
-
-/// Octets that a file may have. `ftruncate(2)` beyond them raises `SIGXFSZ`, which ends a process that does not expect it.
-fn longest_file() -> io::Result<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the kernel writes one structure.
-    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(limit.rlim_cur)
 }
 
 /// Octets of a file.

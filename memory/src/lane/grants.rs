@@ -6,6 +6,7 @@
 
 use super::protocol::Line;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::MemoryFile;
 
 /// Grants of an end at one time.
 pub(super) const MOST: usize = 28;
@@ -29,6 +30,8 @@ pub struct GrantTerms {
     pub length: u64,
     /// Address of the first octet in the process of the granting end.
     pub address: u64,
+    /// The memory file that holds the region, in the process of the granting end, where there is one.
+    pub file: Option<MemoryFile>,
 }
 
 /// The words of a grant.
@@ -39,9 +42,12 @@ pub(super) struct GrantWords {
     generation: AtomicU32,
     stag: AtomicU32,
     rights: AtomicU32,
+    /// One more than the number of a descriptor; 0 without a memory file.
+    file: AtomicU32,
     start: AtomicU64,
     length: AtomicU64,
     address: AtomicU64,
+    offset: AtomicU64,
 }
 
 /// The words of an end for one-sided copies, which that end alone writes.
@@ -72,6 +78,12 @@ impl GrantWords {
         self.start.store(terms.start, Ordering::Relaxed);
         self.length.store(terms.length, Ordering::Relaxed);
         self.address.store(terms.address, Ordering::Relaxed);
+        let file = terms
+            .file
+            .map(|file| (file.fd.wrapping_add(1), file.offset));
+        let (fd, offset) = file.unwrap_or((0, 0));
+        self.file.store(fd, Ordering::Relaxed);
+        self.offset.store(offset, Ordering::Relaxed);
         self.advance();
     }
 
@@ -97,6 +109,8 @@ impl GrantWords {
             return None;
         }
         let rights = self.rights.load(Ordering::Relaxed);
+        let fd = self.file.load(Ordering::Relaxed).checked_sub(1);
+        let offset = self.offset.load(Ordering::Relaxed);
         let terms = GrantTerms {
             stag: self.stag.load(Ordering::Relaxed),
             read: rights & READ != 0,
@@ -104,6 +118,7 @@ impl GrantWords {
             start: self.start.load(Ordering::Relaxed),
             length: self.length.load(Ordering::Relaxed),
             address: self.address.load(Ordering::Relaxed),
+            file: fd.map(|fd| MemoryFile { fd, offset }),
         };
         // The terms of another grant may have come in between.
         fence(Ordering::Acquire);

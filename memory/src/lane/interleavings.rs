@@ -24,6 +24,7 @@ mod sync {
     pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
+use crate::MemoryFile;
 use grants::{GrantPage, GrantTerms, GrantWords};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -305,6 +306,10 @@ fn terms(number: u32) -> GrantTerms {
         start: number.into(),
         length: number.into(),
         address: number.into(),
+        file: Some(MemoryFile {
+            fd: number,
+            offset: number.into(),
+        }),
     }
 }
 

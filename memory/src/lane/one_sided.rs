@@ -11,6 +11,7 @@ use super::arena::Shared;
 use super::grants::{GrantPage, GrantTerms, Known, MOST};
 use super::protocol::{Control, Program};
 use super::sync::Ordering;
+use crate::MemoryFile;
 use crate::peer_memory::PeerMemory;
 
 /// Octets of a proof.
@@ -223,6 +224,30 @@ pub struct Granted {
     generation: u32,
     /// Address in the process of the peer.
     address: u64,
+    /// Offset in the region.
+    offset: u64,
+    /// The memory file of the region, and the region's octets.
+    file: Option<(MemoryFile, u64)>,
+}
+
+impl Granted {
+    /// Index of the grant, and its generation.
+    #[must_use]
+    pub const fn of(&self) -> (u32, u32) {
+        (self.index, self.generation)
+    }
+
+    /// Offset of the part in the region.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The memory file that holds the region, and the region's octets.
+    #[must_use]
+    pub const fn file(&self) -> Option<(MemoryFile, u64)> {
+        self.file
+    }
 }
 
 /// Regions of the peer that this end may read and write by itself.
@@ -270,6 +295,8 @@ impl PeerGrants {
             index: known.index,
             generation: known.generation,
             address: terms.address.checked_add(offset)?,
+            offset,
+            file: terms.file.map(|file| (file, terms.length)),
         };
         (is_inside && is_right).then_some(granted)
     }

@@ -21,7 +21,7 @@ impl Running {
 
     /// An address at which it has memory, as `/proc/PID/maps` says.
     fn address(&self) -> u64 {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.0.id())).unwrap();
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.0.id())).unwrap();
         u64::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap()
     }
 
@@ -187,7 +187,7 @@ fn nothing_is_where_nothing_is_mapped() {
 fn a_part_of_a_copy_is_no_copy() {
     let child = Running::sleeping();
     let memory = PeerMemory::open(child.0.id()).unwrap();
-    let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.0.id())).unwrap();
+    let maps = fs::read_to_string(format!("/proc/{}/maps", child.0.id())).unwrap();
     // Nothing is behind the stack, and nobody maps anything there.
     let stack = maps.lines().find(|line| line.ends_with("[stack]")).unwrap();
     let (_, rest) = stack.split_once('-').unwrap();
@@ -287,4 +287,65 @@ fn tracing_is_allowed_where_it_is_restricted() {
     let has_yama = std::path::Path::new("/proc/sys/kernel/yama").exists();
     let error = allow_tracing().err().and_then(|it| it.raw_os_error());
     assert_eq!(error, (!has_yama).then_some(libc::EINVAL));
+}
+
+/// The memory file of a part of a buffer, as a peer finds it.
+fn in_memory_file(len: usize, at: usize) -> (Buffer, MemoryFile) {
+    let buffer = Buffer::in_memory_file(len, |fd| fd).unwrap();
+    let part = buffer.region().part(at, len - at).unwrap();
+    let file = part.memory_file().unwrap();
+    (buffer, file)
+}
+
+#[test]
+fn a_memory_file_is_mapped_where_its_region_lies() {
+    let own = std::process::id();
+    for at in [0, 64, 4096, 5000] {
+        let (buffer, file) = in_memory_file(20_000, at);
+        assert_eq!(file.offset, at as u64);
+        let mapped = PeerMemory::map(own, file, 20_000 - at).unwrap();
+        assert_ne!(mapped.address(), buffer.region().address() + at as u64);
+        mapped.slice(100, 5).unwrap().place(b"there");
+        assert_eq!(buffer.to_vec(at + 99, 7), b"\0there\0");
+        buffer.write(19_999, &[9]);
+        let last = mapped.slice(20_000 - at - 1, 1).unwrap();
+        assert_eq!(last.load(), 9);
+        // It stays when the other mapping goes.
+        drop(buffer);
+        assert_eq!(last.load(), 9);
+    }
+    assert_eq!(Buffer::zeroed(10).unwrap().region().memory_file(), None);
+}
+
+/// A peer may name any descriptor: none that is not a memory file of this length and of a fixed size is opened, or mapped.
+#[test]
+fn other_files_are_not_mapped() {
+    let own = std::process::id();
+    let map = |file: &dyn AsRawFd, offset, len| {
+        let fd = u32::try_from(file.as_raw_fd()).unwrap();
+        let mapped = PeerMemory::map(own, MemoryFile { fd, offset }, len);
+        mapped.map(|it| it.len()).map_err(|error| error.kind())
+    };
+    let refused = Err(io::ErrorKind::InvalidInput);
+    let (_reader, writer) = io::pipe().unwrap();
+    assert_eq!(map(&writer, 0, 1), refused);
+    assert_eq!(map(&File::open("/dev/zero").unwrap(), 0, 1), refused);
+    assert_eq!(map(&File::open("/proc/self/exe").unwrap(), 0, 1), refused);
+    // SAFETY: a name that ends with zero.
+    let fd = unsafe { libc::memfd_create(c"unsealed".as_ptr(), libc::MFD_CLOEXEC) };
+    // SAFETY: a new descriptor without another owner.
+    let unsealed = unsafe { File::from_raw_fd(fd) };
+    unsealed.set_len(4096).unwrap();
+    assert_eq!(map(&unsealed, 0, 4096), refused);
+    let sealed = crate::mapping::memory_file(c"sealed", 4096).unwrap();
+    assert_eq!(map(&sealed, 0, 4096), Ok(4096));
+    for (offset, len) in [(0, 4097), (4096, 1), (1, 4096), (u64::MAX, 1), (0, 0)] {
+        assert_eq!(map(&sealed, offset, len), refused, "{len} at {offset}");
+    }
+    let missing = MemoryFile {
+        fd: u32::MAX,
+        offset: 0,
+    };
+    let error = PeerMemory::map(own, missing, 1).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
 }

@@ -200,6 +200,7 @@ impl Registration {
             start: self.iova,
             length: self.region.len() as u64,
             address: self.region.address(),
+            file: self.region.memory_file(),
         })
     }
 

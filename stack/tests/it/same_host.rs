@@ -4,6 +4,7 @@ mod containers;
 mod datagrams;
 mod full;
 mod limits;
+mod mapped;
 mod one_sided;
 mod pauses;
 mod short;

@@ -1,6 +1,6 @@
 //! The program's memory: buffers and vectors of buffers.
 
-use dgiwarp::Buffer;
+use dgiwarp::{Buffer, RegionSlice};
 use libc::iovec;
 use nix::errno::Errno;
 use std::ffi::c_void;
@@ -82,6 +82,21 @@ impl<'a> Vectors<'a> {
             // SAFETY: the program's memory, by the contract of `new`.
             let piece = unsafe { std::slice::from_raw_parts(from, some) };
             buffer.write(at + copied, piece);
+            copied += some;
+        }
+    }
+
+    /// Copies the next octets into memory that others use, too.
+    pub(super) fn place(&mut self, to: &RegionSlice<'_>) {
+        let mut copied = 0;
+        while copied < to.len()
+            && let Some((from, some)) = self.next(to.len() - copied)
+        {
+            // SAFETY: the program's memory, by the contract of `new`.
+            let piece = unsafe { std::slice::from_raw_parts(from, some) };
+            to.subslice(copied, some)
+                .expect("no more than is left")
+                .place(piece);
             copied += some;
         }
     }

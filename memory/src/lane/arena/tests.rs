@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
+use std::os::fd::FromRawFd;
+
 use super::*;
 
 /// `MADV_POPULATE_WRITE` and `MADV_DONTFORK`, as a filter compares them.

@@ -56,6 +56,7 @@ fn terms(stag: u32) -> GrantTerms {
         start: 0x1000,
         length: 0x100,
         address: ADDRESS + u64::from(stag) * 0x1000,
+        file: None,
     }
 }
 
@@ -474,6 +475,10 @@ fn the_example_of_grants_in_the_specification_holds() {
         start: 0x1000,
         length: 4096,
         address: 0x7f00_0000_1000,
+        file: Some(MemoryFile {
+            fd: 5,
+            offset: 0x40,
+        }),
         ..terms(3)
     };
     grant(&ends, &example);
@@ -495,7 +500,8 @@ fn the_example_of_grants_in_the_specification_holds() {
         }
         seen
     });
-    assert_eq!(seen, Some(7));
+    assert_eq!(seen, Some(9));
+    assert_eq!(granted.file(), Some((example.file.unwrap(), 4096)));
     // The address of the token.
     let proof = ends.ours.0.proof.as_ptr().expose_provenance() as u64;
     assert_eq!(words(&ends.file, OURS)[0x80..0x88], proof.to_ne_bytes());
@@ -512,8 +518,13 @@ fn any_long_word() -> impl Strategy<Value = u64> {
 
 /// The octets of an end's words.
 fn any_words() -> impl Strategy<Value = Vec<u8>> {
-    let numbers = (any_word(), any_word(), any_word());
-    let places = (any_long_word(), any_long_word(), any_long_word());
+    let numbers = (any_word(), any_word(), any_word(), any_word());
+    let places = (
+        any_long_word(),
+        any_long_word(),
+        any_long_word(),
+        any_long_word(),
+    );
     let grants = prop::collection::vec((numbers, places), MOST);
     let beginning = prop::collection::vec(any_word(), GRANTS / 4);
     (prop_oneof![0u32..32, any::<u32>()], beginning, grants).prop_map(
@@ -523,9 +534,10 @@ fn any_words() -> impl Strategy<Value = Vec<u8>> {
                 .iter()
                 .for_each(|it| octets.extend(it.to_ne_bytes()));
             octets[..4].copy_from_slice(&copying.to_ne_bytes());
-            for ((generation, stag, rights), (start, length, address)) in grants {
-                octets.extend([generation, stag, rights, 0].map(u32::to_ne_bytes).concat());
-                let rest = [start, length, address, 0, 0, 0].map(u64::to_ne_bytes);
+            for ((generation, stag, rights, file), (start, length, address, offset)) in grants {
+                let numbers = [generation, stag, rights, file].map(u32::to_ne_bytes);
+                octets.extend(numbers.concat());
+                let rest = [start, length, address, offset, 0, 0].map(u64::to_ne_bytes);
                 octets.extend(rest.concat());
             }
             octets
@@ -551,6 +563,11 @@ fn is_granted(
     let octets = number(words, at + 0x18, 8);
     let address = number(words, at + 0x20, 8);
     let right = if write { 2 } else { 1 };
+    let file = number(words, at + 0xc, 4).checked_sub(1).map(|fd| {
+        let fd = u32::try_from(fd).unwrap();
+        let offset = number(words, at + 0x28, 8);
+        (MemoryFile { fd, offset }, octets)
+    });
     // Sums of these do not overflow.
     let (from, to) = (u128::from(start), u128::from(start) + u128::from(length));
     let moved = (u128::from(address) + from).checked_sub(first.into());
@@ -561,6 +578,8 @@ fn is_granted(
         && start >= first
         && to <= u128::from(first) + u128::from(octets)
         && moved == Some(granted.address.into())
+        && granted.offset == start - first
+        && granted.file == file
 }
 
 proptest! {

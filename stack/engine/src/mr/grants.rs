@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use dgiwarp_memory::Access;
+use dgiwarp_memory::{Access, MemoryFile};
 use parking_lot::Mutex;
 
 /// A grant of the region was made, or is about to be.
@@ -28,6 +28,8 @@ pub struct RegionTerms {
     pub length: u64,
     /// Address of the first octet in this process.
     pub address: u64,
+    /// The memory file of this process that holds the region, where there is one.
+    pub file: Option<MemoryFile>,
 }
 
 /// A connection that grants regions to its peer.

@@ -4,6 +4,8 @@
 //! [`RcListener::accept`] wait in the calling thread, bounded by [`MpaConfig::startup_timeout`]; a
 //! [`ConnectionChannel`](crate::ConnectionChannel) does the same for any number of connections without waiting.
 
+mod mapped;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;

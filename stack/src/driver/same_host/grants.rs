@@ -97,6 +97,7 @@ impl OwnGrants {
             start: terms.start,
             length: terms.length,
             address: terms.address,
+            file: terms.file,
         };
         self.grants.grants.grant(&terms, may)
     }

@@ -1,5 +1,6 @@
 //! One-sided copies of a connection whose ends are on one host: grants of this end, and copies with those of the peer (rfc-notes/same-host.md).
 
+use std::io;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -7,9 +8,9 @@ use dgiwarp_ddp::STag;
 use dgiwarp_engine::connected::{OneSidedData, OneSidedSpan};
 use dgiwarp_engine::mr::{MrTable, RegionTerms};
 use dgiwarp_engine::same_host::CopyChoice;
-use dgiwarp_memory::PeerMemory;
 use dgiwarp_memory::lane::{Granted, PeerGrants};
 use dgiwarp_memory::socket::NoCancellation;
+use dgiwarp_memory::{PeerMemory, Region, RegionSlice};
 
 use crate::driver::device::clock;
 use crate::driver::same_host::grants::{self, CopyEnds, OwnGrants};
@@ -17,11 +18,14 @@ use crate::driver::same_host::grants::{self, CopyEnds, OwnGrants};
 /// STags that are remembered.
 const REMEMBERED: usize = 32;
 
+/// Octets of a region that are mapped, at most.
+const MOST_MAPPED: usize = 1 << 30;
+
 /// The memory of the peer's process.
 #[derive(Debug)]
 enum Memory {
     /// Not needed before.
-    Unopened(NonZeroU32),
+    Unopened,
     Open(Arc<PeerMemory>),
     /// The kernel denies it, or a copy failed.
     Denied,
@@ -46,11 +50,26 @@ impl Used {
     }
 }
 
+/// A region of the peer in a memory file.
+#[derive(Debug)]
+struct Mapped {
+    /// Index of its grant.
+    index: u32,
+    /// Generation of the grant.
+    generation: u32,
+    /// Its memory; `None` where that cannot be mapped.
+    region: Option<Region>,
+}
+
 /// One-sided copies of one end.
 #[derive(Debug)]
 pub(crate) struct OneSided {
     own: OwnGrants,
     peers: PeerGrants,
+    /// Number of the peer's process.
+    peer: NonZeroU32,
+    /// Regions of the peer that have been written through a mapping.
+    mapped: Vec<Mapped>,
     memory: Memory,
     choice: CopyChoice,
     used: Used,
@@ -71,7 +90,9 @@ impl OneSided {
         Self {
             own,
             peers,
-            memory: Memory::Unopened(peer),
+            peer,
+            mapped: Vec::new(),
+            memory: Memory::Unopened,
             choice: CopyChoice::default(),
             used: Used {
                 stags: [0; REMEMBERED],
@@ -147,11 +168,75 @@ impl OneSided {
         if !copies {
             return None;
         }
-        if let Memory::Unopened(peer) = self.memory {
-            let opened = grants::open(peer, &self.peers);
+        self.open();
+        Some(granted)
+    }
+
+    /// Opens the memory of the peer's process, once.
+    fn open(&mut self) {
+        if matches!(self.memory, Memory::Unopened) {
+            let opened = grants::open(self.peer, &self.peers);
             self.memory = opened.map_or(Memory::Denied, Memory::Open);
         }
-        Some(granted)
+    }
+
+    /// Has `fill` write memory of the peer that both processes map. Returns whether it did: the peer has granted all of it, and it lies in a memory file.
+    #[inline]
+    pub(crate) fn write_mapped(
+        &mut self,
+        span: &OneSidedSpan,
+        fill: impl FnOnce(&RegionSlice<'_>),
+    ) -> bool {
+        let granted = self.peers.find(span.stag, span.start, span.length, true);
+        let Some(granted) = granted.filter(|it| it.file().is_some()) else {
+            return false;
+        };
+        let is_it = |it: &Mapped| (it.index, it.generation) == granted.of();
+        let place = self.mapped.iter().position(is_it);
+        let place = place.unwrap_or_else(|| self.map(&granted));
+        let Some(region) = &self.mapped[place].region else {
+            return false;
+        };
+        let offset = usize::try_from(granted.offset()).unwrap_or(usize::MAX);
+        let Ok(slice) = region.slice(offset, span.length as usize) else {
+            return false;
+        };
+        let written = self.peers.copy(granted, |_| fill(&slice)).is_some();
+        if written {
+            self.copied.operations += 1;
+            self.copied.octets += u64::from(span.length);
+        }
+        written
+    }
+
+    /// Maps the region of a grant, where the kernel allows it. Returns its index.
+    #[cold]
+    fn map(&mut self, granted: &Granted) -> usize {
+        let (index, generation) = granted.of();
+        self.mapped.retain(|it| it.index != index);
+        self.open();
+        let mapped = |memory: &PeerMemory| {
+            let (file, octets) = granted.file()?;
+            let octets = usize::try_from(octets).ok()?;
+            let mapped = PeerMemory::map(self.peer.get(), file, octets.min(MOST_MAPPED));
+            let error = |error: &io::Error| tracing::debug!(%error, "a region is not mapped");
+            let region = mapped.inspect_err(error).ok()?;
+            // Another process may have got the number before its file was opened, but not since.
+            self.peers.are_of(memory).then_some(region)
+        };
+        let region = match &self.memory {
+            Memory::Open(memory) => {
+                let _guard = NoCancellation::begin();
+                mapped(memory)
+            }
+            Memory::Unopened | Memory::Denied => None,
+        };
+        self.mapped.push(Mapped {
+            index,
+            generation,
+            region,
+        });
+        self.mapped.len() - 1
     }
 
     /// Copies. Returns whether all octets are there; where not, some may be.

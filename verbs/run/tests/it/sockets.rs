@@ -162,6 +162,43 @@ fn iperf3_runs() {
     }
 }
 
+/// Octets of one-sided copies of any queue pair.
+fn copied(counted: &str) -> u64 {
+    let octets = |rest: &str| {
+        let end = rest.find(|it: char| !it.is_ascii_digit());
+        rest[..end.unwrap_or(rest.len())].parse::<u64>().unwrap()
+    };
+    let counts = counted.split("\"one_sided_octets\":").skip(1);
+    counts.map(octets).sum()
+}
+
+/// A stream goes from the sending program's memory to the receive buffer, which both processes map, where they may copy alone.
+#[test]
+fn streams_go_by_the_receive_buffer() {
+    let test = "sockets_mapped";
+    let Some(scene) = Scene::of(test, Place::Here, &[("iperf3", "iperf3")]) else {
+        return;
+    };
+    let run = |way: &'static str| {
+        let statistics = scratch(test).join(way);
+        let _ = fs::remove_file(&statistics);
+        let file: &str = statistics.to_str().unwrap().to_owned().leak();
+        let ways = [("DGIWARP_SAME_HOST", way), ("DGIWARP_STATS", file)];
+        let ends = [
+            server("--sockets iperf3 -s -1 -p {port}"),
+            client("--sockets iperf3 -c {server} -p {port} -n 200M")
+                .environment([INFO, &ways].concat().leak())
+                .says(&["receiver", "iperf Done."]),
+        ];
+        session::run(&scene, Family::V4, &ends);
+        copied(&fs::read_to_string(&statistics).unwrap())
+    };
+    assert_eq!(run("ring"), 0);
+    // Ends meet in the background, and the buffer is granted behind that.
+    let mut of_all = (0..10).map(|_| run("auto"));
+    assert!(of_all.any(|octets| octets > 100 << 20));
+}
+
 /// By memory on one host, and by sockets between two: a set of twenty connections finds those with input in ways of its own for each.
 #[test]
 fn redis_serves_upgraded_and_plain_clients() {

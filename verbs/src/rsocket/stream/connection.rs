@@ -16,6 +16,7 @@ use dgiwarp_sockets::wire::{IoMap, Sge};
 use dgiwarp_sockets::{Config, Credits, Local, Part, Place, Post, Sent, Shutdown, Stream};
 use nix::errno::Errno;
 use parking_lot::{Mutex, MutexGuard};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -109,10 +110,11 @@ fn index(octets: u32) -> usize {
 }
 
 impl Connection {
-    /// Memory and a queue pair with posted receives, which is not connected.
+    /// Memory and a queue pair with posted receives, for a connection with the peer at an address. It is not connected.
     pub(in crate::rsocket) fn new(
         device: &Device,
         mailbox: &Arc<Mailbox>,
+        peer: SocketAddr,
         asked: Config,
     ) -> Result<Self, Errno> {
         let most = u32::try_from(MAX_INLINE_DATA).unwrap_or(0);
@@ -129,7 +131,10 @@ impl Connection {
         let receive_at = lists.next_multiple_of(64);
         let buffer = |octets| Buffer::zeroed(octets).map_err(|error| errno::of_io(&error));
         let private = buffer(index(config.most_send_octets) + receives * MESSAGE)?;
-        let shared = buffer(receive_at + index(config.most_receive_octets))?;
+        let shared = device
+            .rnic
+            .create_buffer_for(peer, receive_at + index(config.most_receive_octets))
+            .map_err(|error| errno::of_io(&error))?;
         let register = |buffer: &Buffer, access| device.pd.register(buffer.region(), access);
         let private_mr = register(&private, Access::LOCAL_WRITE).map_err(failed)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -392,6 +397,19 @@ impl Connection {
             None => self.qp.post_send(&[write]),
         };
         posted.map_err(errno::of_post_failure)
+    }
+
+    /// Posts the message of data whose octets are at the peer.
+    pub(in crate::rsocket) fn post_message(&self, post: &Post) -> Result<(), Errno> {
+        let Some(message) = &post.message else {
+            return Ok(());
+        };
+        let send = RcSendWr {
+            inline: message,
+            signaled: post.id.is_some(),
+            ..RcSendWr::send(post.id.map_or(0, Sent::to_id), &[])
+        };
+        self.qp.post_send(&[send]).map_err(errno::of_post_failure)
     }
 
     /// Takes the target that the peer has written, if the one in use has ended.

@@ -96,6 +96,16 @@ impl Connection {
         Ok(all)
     }
 
+    /// Copies the octets of a post to where they go, if the peer is on this host and shares its memory, and a message follows them. Returns whether it did.
+    fn write_mapped(&self, post: &Post, from: &mut Vectors<'_>) -> bool {
+        post.message.is_some()
+            && self
+                .qp
+                .write_mapped(post.to.key, post.to.addr, post.octets, |memory| {
+                    from.place(memory);
+                })
+    }
+
     /// Copies the octets of a post and posts it.
     pub(in crate::rsocket) fn post_from(
         &self,
@@ -110,6 +120,7 @@ impl Connection {
                 from.copy_to(inline);
                 self.post(post, inline)
             }
+            Part::Buffer { .. } if self.write_mapped(post, from) => self.post_message(post),
             Part::Buffer { at, first, rest } => {
                 let [at, first, rest] = [at, first, rest].map(|n| usize::try_from(n).unwrap_or(0));
                 from.copy_into(&self.private, at, first);

@@ -229,7 +229,7 @@ impl StreamSocket {
             (state.options.clone(), state.local)
         };
         let made = Mailbox::new().and_then(|mailbox| {
-            let made = Connection::new(&device, &mailbox, options.sizes)?;
+            let made = Connection::new(&device, &mailbox, request.peer(), options.sizes)?;
             made.introduce(&request.request().private_data)?;
             Ok((mailbox, Arc::new(made)))
         });
@@ -318,7 +318,7 @@ impl StreamSocket {
             });
         }
         let sizes = state.options.sizes;
-        let connection = Arc::new(Connection::new(&device, &self.mailbox, sizes)?);
+        let connection = Arc::new(Connection::new(&device, &self.mailbox, to, sizes)?);
         let port = match std::mem::replace(&mut state.phase, Phase::Failed) {
             Phase::Bound(port) => port,
             _ => {

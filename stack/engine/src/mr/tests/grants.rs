@@ -74,6 +74,7 @@ fn a_grant_has_what_the_peer_may_use_and_no_more() {
         start: 1000,
         length: 100,
         address,
+        file: None,
     };
     assert_eq!(terms(&table, keys.rkey, Access::empty()), Some(all));
     let read = RegionTerms {

@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 use crate::driver::tcp::lanes::Lanes;
 use crate::driver::tcp::one_sided::OneSided;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
+use dgiwarp_engine::connected::OneSidedSpan;
+use dgiwarp_memory::RegionSlice;
 
 impl RcShared {
     /// Does Writes and Reads at the front of the send queue without the peer, where it has granted their memory and does not poll.
@@ -36,6 +38,27 @@ impl RcShared {
                 return;
             }
         }
+    }
+
+    /// Has `fill` write memory of the peer that both processes map. Returns whether it did.
+    pub(crate) fn write_mapped(
+        &self,
+        span: &OneSidedSpan,
+        fill: impl FnOnce(&RegionSlice<'_>),
+    ) -> bool {
+        let write = |inner: &mut RcInner| {
+            let Some(Link { engine, pipe, .. }) = &mut inner.link else {
+                return false;
+            };
+            if engine.end().is_some() {
+                return false;
+            }
+            let lanes = pipe.lanes_mut().filter(|lanes| lanes.may_copy());
+            let one_sided = lanes.and_then(Lanes::one_sided_mut);
+            one_sided.is_some_and(|one_sided| one_sided.write_mapped(span, fill))
+        };
+        // Another thread that is at work keeps nobody waiting.
+        self.try_run(write) == Some(true)
     }
 
     /// A program that polls found nothing. One that polls until its own work requests are complete may do something else then.
