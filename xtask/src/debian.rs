@@ -192,6 +192,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian],
     },
     Package {
+        name: "ffmpeg",
+        proof: Proof::Program("ffmpeg"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "netcat-traditional",
         proof: Proof::Program("nc.traditional"),
         groups: &[Name::Debian],

@@ -35,6 +35,7 @@ mod sockets;
 mod sockets_children;
 mod sockets_ss;
 mod sockets_udp;
+mod sockets_video;
 mod symbols;
 mod traffic;
 mod valgrind;

@@ -483,14 +483,14 @@ fn contents(file: &File) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// A port below those that the kernel chooses by itself, free for TCP and UDP, and not given out here before.
+/// A port below those that the kernel chooses by itself, free for TCP and UDP, and not given out here before; nor is the next one, which a program of RTP takes.
 fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
     const COUNT: u16 = 20_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let process = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap();
     loop {
-        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let next = NEXT.fetch_add(2, Ordering::Relaxed);
         let port = FIRST + (process.wrapping_mul(61) % COUNT + next % COUNT) % COUNT;
         if TcpListener::bind(("0.0.0.0", port)).is_ok()
             && UdpSocket::bind(("0.0.0.0", port)).is_ok()
