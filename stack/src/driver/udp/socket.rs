@@ -63,33 +63,38 @@ const RECEIVE_BUFFER: usize = 65_536;
 /// Room for the control messages of one receive call: packet information and segment size.
 const CONTROL: usize = 128;
 
-/// Buffer for received datagrams, one per poller.
+/// Buffer for received datagrams, one per poller. Its memory comes with the first receive call: pollers of connections alone make none.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffer {
-    octets: MidPage,
+    octets: Option<MidPage>,
     control: [u8; CONTROL],
 }
 
 impl ReceiveBuffer {
     pub(crate) fn new() -> Self {
         Self {
-            octets: MidPage::zeroed(RECEIVE_BUFFER),
+            octets: None,
             control: [0; CONTROL],
         }
     }
 
     pub(crate) fn octets(&self, len: usize) -> &[u8] {
-        &self.octets[..len]
+        self.octets.as_ref().map_or(&[], |octets| &octets[..len])
     }
 
     /// All of the buffer, to be filled.
     pub(super) fn all_octets(&mut self) -> &mut [u8] {
-        &mut self.octets
+        Self::memory(&mut self.octets)
+    }
+
+    #[inline]
+    fn memory(octets: &mut Option<MidPage>) -> &mut MidPage {
+        octets.get_or_insert_with(|| MidPage::zeroed(RECEIVE_BUFFER))
     }
 
     #[cfg(test)]
     pub(super) fn fill(&mut self, octets: &[u8]) {
-        self.octets[..octets.len()].copy_from_slice(octets);
+        Self::memory(&mut self.octets)[..octets.len()].copy_from_slice(octets);
     }
 }
 
@@ -414,9 +419,9 @@ impl UdpSocket {
     fn receive_single(&self, buffer: &mut ReceiveBuffer, to: IpAddr) -> io::Result<Received> {
         let fd = self.socket.as_raw_fd();
         let (len, from) = match self.origin {
-            Origin::Sole(peer) => (recv(fd, &mut buffer.octets, MsgFlags::MSG_DONTWAIT)?, peer),
+            Origin::Sole(peer) => (recv(fd, buffer.all_octets(), MsgFlags::MSG_DONTWAIT)?, peer),
             Origin::Named | Origin::Settling(..) => {
-                let (len, from) = recvfrom::<SockaddrStorage>(fd, &mut buffer.octets)?;
+                let (len, from) = recvfrom::<SockaddrStorage>(fd, buffer.all_octets())?;
                 (len, source(from)?)
             }
         };
@@ -430,7 +435,7 @@ impl UdpSocket {
 
     #[inline]
     fn receive_train(&self, buffer: &mut ReceiveBuffer) -> io::Result<Received> {
-        let mut slices = [IoSliceMut::new(&mut buffer.octets)];
+        let mut slices = [IoSliceMut::new(ReceiveBuffer::memory(&mut buffer.octets))];
         let message = recvmsg::<SockaddrStorage>(
             self.socket.as_raw_fd(),
             &mut slices,
