@@ -6,6 +6,7 @@
 //! A thread that sleeps on a socket costs every arriving datagram a wake-up, so the thread *learns* which queues are polled: see
 //! [`adaptive_arming`](crate::driver::reactor::adaptive_arming). It checks polled queues only now and then, to find out whether their program stopped polling.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -40,8 +41,14 @@ const FINE: Range<u64> = 100_000..10_000_000;
 const TICKS: u32 = 32;
 /// Calls of one queue's progress before the next queue's.
 const TURNS: usize = 16;
-/// Ticks without a poll and without data until a queue is watched again.
+/// Ticks without a poll and without data until a queue is watched again: as long as few are not watched, and where they are many, each of which costs a system
+/// call at each tick.
 const IDLE_TICKS: u32 = 64;
+const IDLE_TICKS_OF_MANY: u32 = 2;
+/// Most queues that are few.
+const FEW: usize = 16;
+/// Ticks from one look at the input of one of many to the next, once it has been idle for [`IDLE_TICKS_OF_MANY`]: a program sleeps on it.
+const LOOK_EVERY: u32 = 16;
 
 /// How long the end of a process, or of a device, waits for connections to be closed on both sides.
 const AT_END: Duration = Duration::from_millis(200);
@@ -80,8 +87,8 @@ pub(crate) struct Background {
 }
 
 /// State of a queue at the thread's last check.
+#[derive(Clone, Copy)]
 struct Seen {
-    id: u64,
     polls: u64,
     idle_ticks: u32,
     lying: bool,
@@ -340,7 +347,7 @@ impl Background {
 
     fn run(&self) {
         enter_background();
-        let mut seen: Vec<Seen> = Vec::new();
+        let mut seen = HashMap::new();
         let mut ticks = 0;
         let mut at_once = false;
         let mut events = [EpollEvent::empty(); 32];
@@ -430,7 +437,7 @@ impl Background {
 /// and not at the next event or tick.
 fn serve(
     sets: &[Arc<PollSet>],
-    ticked: Option<&mut Vec<Seen>>,
+    ticked: Option<&mut HashMap<u64, Seen>>,
     ticks: &mut u32,
     writable: bool,
 ) -> bool {
@@ -474,43 +481,57 @@ fn serve_event(set: &PollSet) {
 }
 
 /// Looks at the queues that are not watched. Returns how many ticks there were in a row.
-fn tick(sets: &[Arc<PollSet>], seen: &mut Vec<Seen>, ticks: u32) -> u32 {
-    let mut unwatched = 0;
+fn tick(sets: &[Arc<PollSet>], seen: &mut HashMap<u64, Seen>, ticks: u32) -> u32 {
+    let are_many = seen.len() > FEW;
+    let patience = if are_many {
+        IDLE_TICKS_OF_MANY
+    } else {
+        IDLE_TICKS
+    };
+    // Those that are watched meanwhile begin anew.
+    let before = std::mem::take(seen);
     for set in sets.iter().filter(|set| !set.arming().is_on()) {
-        unwatched += 1;
         let polls = set.arming().polls();
-        let position = seen.iter().position(|it| it.id == set.id());
-        let Some(known) = position.map(|position| &mut seen[position]) else {
-            seen.push(Seen {
-                id: set.id(),
+        let known = before.get(&set.id()).filter(|known| known.polls == polls);
+        let Some(known) = known.copied() else {
+            let first = Seen {
                 polls,
                 idle_ticks: 0,
                 lying: false,
-            });
+            };
+            seen.insert(set.id(), first);
             continue;
         };
-        if known.polls != polls {
-            known.polls = polls;
-            known.idle_ticks = 0;
-            known.lying = false;
+        let idle_ticks = known.idle_ticks.saturating_add(1);
+        if are_many && idle_ticks > patience && !idle_ticks.is_multiple_of(LOOK_EVERY) {
+            seen.insert(
+                set.id(),
+                Seen {
+                    idle_ticks,
+                    ..known
+                },
+            );
             continue;
         }
-        known.idle_ticks += 1;
         set.try_unpark();
         let data = set.has_data();
         // A sleeping program is given the time to wake up by itself.
         let lying = data && (known.lying || !set.has_sleepers());
-        known.lying = data;
+        let now = Seen {
+            polls,
+            idle_ticks,
+            lying: data,
+        };
+        seen.insert(set.id(), now);
         if lying {
             set.data_lay_there();
             set.arm();
             set.progress(By::Background);
-        } else if known.idle_ticks >= IDLE_TICKS && !set.has_sleepers() {
+        } else if idle_ticks >= patience && !set.has_sleepers() {
             set.arm();
         }
     }
-    seen.retain(|it| sets.iter().any(|set| set.id() == it.id));
-    if unwatched == 0 {
+    if seen.is_empty() {
         0
     } else {
         ticks.saturating_add(1)
@@ -528,7 +549,7 @@ mod tests {
         let set = PollSet::new(1, Arc::new(Waker::new().unwrap())).unwrap();
         let member = InMemory::new(usize::MAX);
         set.add_unsent(join(&set, &member));
-        let (mut seen, mut ticks) = (Vec::new(), 0);
+        let (mut seen, mut ticks) = (HashMap::new(), 0);
         let sets = [Arc::clone(&set)];
         let mut rounds = 0;
         loop {
