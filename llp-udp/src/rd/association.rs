@@ -2,6 +2,7 @@
 
 mod arrival;
 mod departure;
+mod doubt;
 mod timers;
 
 use std::collections::VecDeque;
@@ -136,6 +137,8 @@ pub(super) struct Association {
     /// Probe timeouts since the last acknowledgement.
     backoff: u32,
     heard: Instant,
+    /// When the peer is lost unless something is heard: ICMP reported that nobody has its port.
+    doubted: Option<Instant>,
     /// First eliciting datagram since something was heard.
     unanswered: Option<Instant>,
     counts: EcnCounts,
@@ -202,6 +205,7 @@ impl Association {
             probes: 0,
             backoff: 0,
             heard: now,
+            doubted: None,
             unanswered: None,
             counts: EcnCounts::default(),
             fed: None,
@@ -342,6 +346,9 @@ impl Association {
             MOST_ACK_DELAY
         };
         let base = self.rtt.timeout(config.granularity) + delay;
+        if self.doubted.is_some() {
+            return base.max(doubt::PROBE_INTERVAL);
+        }
         if self.backoff == 0 {
             return base;
         }

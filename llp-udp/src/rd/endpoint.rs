@@ -252,9 +252,18 @@ impl Endpoint {
 
     /// Ends all associations; their messages are flushed.
     pub fn close_all(&mut self, now: Instant) {
+        self.end_all_with(now, CloseReason::Done);
+    }
+
+    /// Ends all associations, as the process ends that has not closed the queue pair (§4.6).
+    pub fn leave_all(&mut self, now: Instant) {
+        self.end_all_with(now, CloseReason::Exited);
+    }
+
+    fn end_all_with(&mut self, now: Instant, reason: CloseReason) {
         let peers: Vec<Peer> = self.table.iter().map(|it| it.peer).collect();
         for peer in peers {
-            self.close(now, peer);
+            self.end_with(now, peer, reason);
         }
     }
 
@@ -313,6 +322,19 @@ impl Endpoint {
             return Err(Dropped::WrongEpoch(envelope.epoch));
         }
         self.deliver(now, at, &datagram, place)
+    }
+
+    /// Takes note of an ICMP error that reports that nobody has the port of a datagram that was sent to an address (port unreachable, RFC 792). `quoted` is
+    /// the beginning of the datagram, as the error has it. The error is a hint: the peer is probed, and lost if it stays silent (§4.6).
+    pub fn handle_port_unreachable(&mut self, now: Instant, to: Peer, quoted: &[u8]) {
+        let (Some(at), Ok(quoted)) = (self.table.find(to), Envelope::parse(quoted)) else {
+            return;
+        };
+        let config = &self.config;
+        let doubted = self.table.get_mut(at);
+        if doubted.is_some_and(|it| it.address == to && it.doubt(config, now, &quoted)) {
+            self.touch(at);
+        }
     }
 
     fn deliver<P: Payload + ?Sized>(
@@ -482,8 +504,9 @@ impl Endpoint {
             cause: ended.cause,
         });
         if let Some(reason) = ended.reason {
-            // Nobody repeats an acknowledgement that is lost with it, and an RC queue pair's peer may send nothing any more.
-            let copies = if association.owes_acknowledgement() || self.config.connection.is_some() {
+            // Nobody repeats an acknowledgement that is lost with it, an RC queue pair's peer may send nothing any more, and an ended process responds to nothing.
+            let is_last = reason == CloseReason::Exited || self.config.connection.is_some();
+            let copies = if is_last || association.owes_acknowledgement() {
                 CLOSES
             } else {
                 1

@@ -77,6 +77,7 @@ impl Association {
         }
         self.heard = now;
         self.unanswered = None;
+        self.doubted = None;
         let octets = u16::try_from(datagram.octets).unwrap_or(u16::MAX);
         self.longest = self.longest.max(octets);
         self.confirmed |= !envelope.hello && envelope.association == self.id;

@@ -19,6 +19,7 @@ impl Association {
             self.silence_time(config),
             self.outbound.refused_until(),
             self.paced,
+            self.doubted,
             self.unanswered.map(|since| since + config.unreachable),
             self.is_idle().then(|| self.heard + config.idle),
             challenge,
@@ -67,6 +68,9 @@ impl Association {
         if let Some(since) = self.unanswered
             && since + config.unreachable <= now
         {
+            return Some(Cause::Unreachable);
+        }
+        if self.doubted.is_some_and(|until| until <= now) {
             return Some(Cause::Unreachable);
         }
         let idle = self.is_idle();

@@ -502,3 +502,115 @@ fn a_probe_follows_soon_where_the_peer_acknowledges_at_once() {
     assert!(timeouts[1] > Duration::from_millis(1), "{timeouts:?}");
     assert!(timeouts[63] < 3 * (half + half), "{timeouts:?}");
 }
+
+/// Time in which an end runs its timers alone. Returns the instants at which datagrams left, up to the end of its association.
+fn alone(end: &mut End, to: u16) -> Vec<Instant> {
+    let mut sent = Vec::new();
+    while end.endpoint.associations() > 0 {
+        end.now = end.endpoint.poll_timeout().unwrap().max(end.now);
+        end.endpoint.handle_timeout(end.now);
+        sent.extend(end.transmit(to).iter().map(|_| end.now));
+    }
+    sent
+}
+
+/// A message that nobody acknowledges, and its datagram.
+fn unanswered(client: &mut End) -> Vec<u8> {
+    client.post(SERVER, 1, 64);
+    client.transmit(SERVER).remove(0)
+}
+
+/// A port that nobody has: the peer is probed at once and a few times more, and lost in a quarter of a second if it stays silent.
+#[test]
+fn a_peer_whose_port_is_unreachable_is_lost_soon() {
+    for quoted in [24, 92] {
+        let (mut client, mut server) = ends(|_| ());
+        acquaint(&mut client, &mut server);
+        let datagram = unanswered(&mut client);
+        let began = client.now;
+        let error = &datagram[..quoted];
+        client
+            .endpoint
+            .handle_port_unreachable(began, peer(SERVER), error);
+        // Others about the same datagram change nothing.
+        client
+            .endpoint
+            .handle_port_unreachable(began, peer(SERVER), error);
+        assert_eq!(client.transmit(SERVER).len(), 1, "a probe at once");
+        let probes = alone(&mut client, SERVER).len();
+        assert!((3..12).contains(&probes), "{probes}");
+        assert_eq!(client.now - began, Duration::from_millis(250));
+        let mut events = std::iter::from_fn(|| client.endpoint.poll_event());
+        let last = events.by_ref().last();
+        let lost = Event::Ended {
+            peer: peer(SERVER),
+            cause: Cause::Unreachable,
+        };
+        assert_eq!(last, Some(lost));
+    }
+}
+
+/// Errors that quote what this end never sent, or sent to another address or long ago, or too little, are forged or nothing can be learned of them.
+#[test]
+fn only_errors_about_datagrams_of_the_association_count() {
+    let changes: [fn(&mut Vec<u8>); 6] = [
+        |quoted| quoted.truncate(23),
+        |quoted| quoted[0] = 0x41,
+        // Association, a number that was not sent, and one of long ago; epoch.
+        |quoted| quoted[4] ^= 1,
+        |quoted| quoted[14] = 9,
+        |quoted| quoted[8..16].copy_from_slice(&[0; 8]),
+        |quoted| quoted[20] ^= 1,
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let (mut client, mut server) = ends(|_| ());
+        let messages = if number == 4 { 1100 } else { 1 };
+        for _ in 0..messages {
+            acquaint(&mut client, &mut server);
+        }
+        let mut quoted = unanswered(&mut client);
+        change(&mut quoted);
+        let began = client.now;
+        let to = [peer(SERVER), peer(SERVER + 1)];
+        for (to, quoted) in to.into_iter().zip([quoted, unanswered(&mut client)]) {
+            client.endpoint.handle_port_unreachable(began, to, &quoted);
+        }
+        alone(&mut client, SERVER);
+        let silence = client.now - began;
+        assert!(silence >= Duration::from_secs(4), "{number}: {silence:?}");
+    }
+}
+
+/// A peer that answers the probe is there: a forged error costs two datagrams.
+#[test]
+fn a_peer_in_doubt_that_answers_stays() {
+    let (mut client, mut server) = ends(|_| ());
+    acquaint(&mut client, &mut server);
+    let datagram = unanswered(&mut client);
+    client
+        .endpoint
+        .handle_port_unreachable(client.now, peer(SERVER), &datagram);
+    client.carry(&mut server);
+    server.carry(&mut client);
+    client.now += Duration::from_secs(1);
+    client.endpoint.handle_timeout(client.now);
+    assert_eq!(client.endpoint.associations(), 1);
+    // Silence counts as ever.
+    unanswered(&mut client);
+    let began = client.now;
+    alone(&mut client, SERVER);
+    assert_eq!(client.now - began, Duration::from_secs(4));
+}
+
+/// A peer that was never heard of may be about to begin: an opener waits for it as long as ever.
+#[test]
+fn an_opener_waits_for_a_port_that_comes() {
+    let (mut client, _) = ends(|_| ());
+    let datagram = unanswered(&mut client);
+    let began = client.now;
+    client
+        .endpoint
+        .handle_port_unreachable(began, peer(SERVER), &datagram);
+    alone(&mut client, SERVER);
+    assert_eq!(client.now - began, Duration::from_secs(4));
+}

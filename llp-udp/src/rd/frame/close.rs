@@ -18,6 +18,8 @@ pub enum CloseReason {
     Violation,
     /// A message failed, and with it all to and from this peer.
     Failed,
+    /// The process of the queue pair ended without closing it.
+    Exited,
     /// Another reason.
     Other(u32),
 }
@@ -29,6 +31,7 @@ impl CloseReason {
             Self::Unknown => 2,
             Self::Violation => 3,
             Self::Failed => 4,
+            Self::Exited => 5,
             Self::Other(code) => code,
         }
     }
@@ -39,6 +42,7 @@ impl CloseReason {
             2 => Self::Unknown,
             3 => Self::Violation,
             4 => Self::Failed,
+            5 => Self::Exited,
             other => Self::Other(other),
         }
     }

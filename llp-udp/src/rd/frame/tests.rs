@@ -94,6 +94,7 @@ fn frame() -> impl Strategy<Value = Frame<'static, [u8]>> {
                 2 => CloseReason::Unknown,
                 3 => CloseReason::Violation,
                 4 => CloseReason::Failed,
+                5 => CloseReason::Exited,
                 other => CloseReason::Other(other),
             };
             Frame::Close(Close {

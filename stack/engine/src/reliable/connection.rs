@@ -451,9 +451,9 @@ impl RdEngine {
                 connection.state = State::PeerLeft(None);
                 return;
             }
-            Cause::Unreachable | Cause::Restarted | Cause::Closed(CloseReason::Unknown) => {
-                WcStatus::RetryExceeded
-            }
+            Cause::Unreachable
+            | Cause::Restarted
+            | Cause::Closed(CloseReason::Unknown | CloseReason::Exited) => WcStatus::RetryExceeded,
             Cause::Violation => WcStatus::BadResponse,
             Cause::Closed(CloseReason::Failed | CloseReason::Violation)
             | Cause::Flushed

@@ -329,6 +329,11 @@ impl RdEngine {
         last
     }
 
+    /// Takes note of an ICMP error, port unreachable, about a datagram to an address, of which `quoted` is the beginning (§4.6); [`transmit`](Self::transmit) comes next.
+    pub fn handle_port_unreachable(&mut self, now: Instant, to: Peer, quoted: &[u8]) {
+        self.endpoint.handle_port_unreachable(now, to, quoted);
+    }
+
     /// Takes note of an invitation, which is no datagram of an association.
     #[cold]
     fn handle_invitation<P: Placeable + ?Sized>(
@@ -539,13 +544,29 @@ impl RdEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
+        self.stop();
+        self.endpoint.close_all(now);
+        self.handle_events(now, tables, completions);
+        self.outbound.flush(completions);
+    }
+
+    fn stop(&mut self) {
         if let Some(connection) = &mut self.connection {
             connection.end();
             self.endpoint.stop_accepting();
         }
-        self.endpoint.close_all(now);
+    }
+
+    /// As [`close`](Self::close), at the end of the process, whose program has not closed the QP (§4.6): peers of RC QPs keep no receives.
+    pub fn leave_process(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.stop();
+        self.endpoint.leave_all(now);
         self.handle_events(now, tables, completions);
-        self.outbound.flush(completions);
     }
 
     /// Ends everything that was posted with `Flushed`, but for receives that QPs share.

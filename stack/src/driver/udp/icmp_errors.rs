@@ -4,11 +4,13 @@
 //! one is repeated after the error queue was read. An error queue that is not empty makes the socket ready, so it must be
 //! read, or threads that sleep on the socket are woken at once.
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use dgiwarp_llp_udp::Peer;
+use dgiwarp_llp_udp::rd::envelope;
 use nix::libc;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 
@@ -21,6 +23,8 @@ const MAX_ERRORS: usize = 32;
 const MAX_READ: usize = 64;
 /// Octets for the control messages of one error: the error with the address of its reporter, and packet information.
 const CONTROL: usize = 256;
+/// Octets read of a datagram that an error is about: the envelope of a reliable datagram.
+const QUOTED: usize = envelope::LEN;
 
 /// ICMP errors of an unconnected port within [`PERIOD`] beyond which it has a flood of them.
 const FLOOD: u64 = 256;
@@ -36,6 +40,16 @@ pub(crate) struct IcmpError {
     pub(crate) destination: Peer,
     /// `ECONNREFUSED` where nobody listens, `EHOSTUNREACH` and others of icmp(7).
     pub(crate) errno: i32,
+    /// Beginning of the datagram, and octets of it that the error has.
+    quoted: ([u8; QUOTED], usize),
+}
+
+impl IcmpError {
+    /// The beginning of the datagram, as far as the error has it: 24 octets at most.
+    pub(crate) fn quoted(&self) -> &[u8] {
+        let (octets, length) = &self.quoted;
+        octets.get(..*length).unwrap_or_default()
+    }
 }
 
 /// ICMP errors read in one turn of work, without allocating: a send that meets one may hold registered memory.
@@ -129,9 +143,11 @@ enum Read {
 
 fn read_one(socket: &impl AsFd) -> Read {
     let mut control = [0; CONTROL];
+    let mut quoted = [0; QUOTED];
+    let mut parts = [IoSliceMut::new(&mut quoted)];
     let message = recvmsg::<SockaddrStorage>(
         socket.as_fd().as_raw_fd(),
-        &mut [],
+        &mut parts,
         Some(&mut control),
         MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT,
     );
@@ -148,11 +164,13 @@ fn read_one(socket: &impl AsFd) -> Read {
         // Packet information of the error.
         _ => None,
     });
-    match (message.address.and_then(socket_addr), error) {
+    let (address, length) = (message.address, message.bytes);
+    match (address.and_then(socket_addr), error) {
         (Some(address), Some(error)) if error.ee_origin != libc::SO_EE_ORIGIN_LOCAL => {
             Read::Icmp(IcmpError {
                 destination: Peer::ip(address),
                 errno: i32::try_from(error.ee_errno).unwrap_or(libc::EIO),
+                quoted: (quoted, length.min(QUOTED)),
             })
         }
         (Some(_) | None, _) => Read::Local,

@@ -23,7 +23,7 @@ use crate::driver::device::clock;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
 use crate::driver::qp::cork::Cork;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
-use crate::driver::udp::icmp_errors::IcmpErrors;
+use crate::driver::udp::icmp_errors::{IcmpError, IcmpErrors};
 use crate::driver::udp::path_cache::PathCache;
 use crate::driver::udp::peer_ports::PortState;
 use crate::driver::udp::peer_ports::meetings::Meetings;
@@ -62,6 +62,8 @@ pub(crate) struct RdInner {
     cork: Cork,
     /// The end of an RC QP's connection was taken note of.
     ended: bool,
+    /// The process ends.
+    leaving_since: Option<Instant>,
 }
 
 /// State beside the lock.
@@ -179,10 +181,8 @@ impl RdShared {
             path_cache: PathCache::default(),
             cork: parts.cork(),
             ended: false,
+            leaving_since: None,
         };
-        // Silence alone ends an association.
-        let reports = inner.ports.main().report_errors(false);
-        reports.map_err(Error::system("cannot set up a socket"))?;
         let unlocked = Unlocked {
             over: inner.engine.is_connection().then(AtomicBool::default),
             ..Unlocked::default()
@@ -228,6 +228,44 @@ impl RdShared {
 
     fn transmit_some(&self, inner: &mut RdInner, budget: usize) -> Transmitted {
         let now = clock::now();
+        inner.ports.resume_icmp_errors(now);
+        let mut icmp_errors = IcmpErrors::default();
+        let sent = self.transmit_to_ports(inner, now, budget, &mut icmp_errors);
+        if icmp_errors.is_empty() {
+            return sent;
+        }
+        // A probe leaves at once. Its own errors are met by the next one.
+        Self::note_icmp_errors(inner, now, &icmp_errors);
+        let mut more = IcmpErrors::default();
+        self.transmit_to_ports(inner, now, budget, &mut more)
+    }
+
+    /// Has the engine take note of the ports that nobody has. Other ICMP errors are about paths, which may recover (§4.6).
+    fn note_icmp_errors(inner: &mut RdInner, now: Instant, icmp_errors: &IcmpErrors) {
+        inner.ports.note_icmp_errors(now, icmp_errors);
+        let unreachable = |it: &&IcmpError| it.errno == nix::libc::ECONNREFUSED;
+        for error in icmp_errors.kept().iter().filter(unreachable) {
+            let (to, quoted) = (error.destination, error.quoted());
+            inner.engine.handle_port_unreachable(now, to, quoted);
+        }
+    }
+
+    /// Reads the error queue of a socket. The work that follows is the caller's.
+    fn read_error_queue_locked(inner: &mut RdInner, index: SocketIndex) {
+        let mut icmp_errors = IcmpErrors::default();
+        if let Some(port) = inner.ports.get(index) {
+            icmp_errors.read(port);
+            Self::note_icmp_errors(inner, clock::now(), &icmp_errors);
+        }
+    }
+
+    fn transmit_to_ports(
+        &self,
+        inner: &mut RdInner,
+        now: Instant,
+        budget: usize,
+        icmp_errors: &mut IcmpErrors,
+    ) -> Transmitted {
         let RdInner {
             engine,
             ports,
@@ -254,6 +292,7 @@ impl RdShared {
             connect: None,
             path_cache,
             background: self.background(),
+            icmp_errors,
         };
         let sent = engine.transmit(
             now,
@@ -327,11 +366,9 @@ impl RdShared {
                 return Received::Nothing;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Received::Bells,
-            // An ICMP error about an earlier datagram: silence alone ends an association.
+            // An ICMP error about an earlier datagram.
             Err(_) => {
-                if let Some(port) = inner.ports.get(index) {
-                    IcmpErrors::default().read(port);
-                }
+                Self::read_error_queue_locked(inner, index);
                 return Received::Something;
             }
         };
@@ -532,9 +569,8 @@ impl Member for RdShared {
 
     fn read_error_queue(&self, socket: SocketIndex) -> Option<()> {
         self.try_run(|inner| {
-            if let Some(port) = inner.ports.get(socket) {
-                IcmpErrors::default().read(port);
-            }
+            Self::read_error_queue_locked(inner, socket);
+            self.work(inner);
         })
     }
 
@@ -553,15 +589,14 @@ impl Member for RdShared {
     fn leaves_by_process(&self) -> bool {
         let sends = |inner: &mut RdInner| {
             self.work(inner);
-            inner.engine.is_connection() && inner.engine.is_sending()
+            inner.engine.is_sending()
         };
         self.try_run(sends) == Some(true)
     }
 
     fn leave_process(&self, at_last: bool) -> bool {
-        let sends_all =
-            |inner: &mut RdInner| self.is_placed(inner) && !self.unsent.load(Ordering::Acquire);
-        at_last || self.try_run(sends_all) == Some(true)
+        let left = |inner: &mut RdInner| self.leave(inner, at_last);
+        at_last | (self.try_run(left) == Some(true))
     }
 
     fn fail_overrun(&self) {

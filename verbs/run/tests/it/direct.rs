@@ -121,6 +121,30 @@ fn reliable_datagrams_answer_as_the_header_says() {
     for_each_gid("reliable", include_str!("../c/reliable.c"), &[]);
 }
 
+/// With either persona, and with a network that loses a peer's last messages.
+#[test]
+fn the_end_of_a_process_ends_its_reliable_datagrams() {
+    let Some((_directory, program)) = linked("left", include_str!("../c/left.c")) else {
+        return;
+    };
+    let index = gids()
+        .iter()
+        .find_map(|(index, gid)| gid.address.is_loopback().then_some(index));
+    for (persona, fault) in [
+        ("iwarp", ""),
+        ("roce", ""),
+        ("roce", "drop=0.1,reorder=0.1,seed=3"),
+    ] {
+        let mut command = Command::new("timeout");
+        command.env("DGIWARP_PERSONA", persona);
+        if !fault.is_empty() {
+            command.env("DGIWARP_FAULT", fault);
+        }
+        command.args(["120", RUN]).arg(&program);
+        prints_ok(command.arg(index.unwrap().to_string()));
+    }
+}
+
 #[test]
 fn queue_pairs_count_what_they_do() {
     let Some((_directory, program)) =

@@ -34,7 +34,8 @@ const PROGRAMS: &[(&str, &[&[&str]])] = &[
     ("events", &[&[GID]]),
     ("exit", &[&[GID]]),
     ("fork", &[&[GID]]),
-    ("killed", &[&[ADDRESS, GID]]),
+    // Silence alone would take three seconds.
+    ("killed", &[&[ADDRESS, GID, "2500"]]),
     ("memory", &[&[GID]]),
     ("null_mr", &[&[GID]]),
     ("on_demand", &[&[GID]]),

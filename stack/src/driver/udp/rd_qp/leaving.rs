@@ -17,6 +17,8 @@ use dgiwarp_engine::reliable::RdEngine;
 const FLUSH_FOR: Duration = Duration::from_secs(1);
 /// Time limit of an RC QP that goes into error for posted work requests to be placed at the peer.
 const ERROR_FOR: Duration = Duration::from_secs(1);
+/// Time limit of a process that ends for peers to post receives that its messages wait for.
+const RECEIVES_FOR: Duration = Duration::from_millis(200);
 /// Wait of a QP that is taken out of service for what arrives, in milliseconds.
 const CLOSING_POLL: u8 = 1;
 /// Receive calls between two checks for output, while a QP is taken out of service.
@@ -101,17 +103,27 @@ impl RdShared {
         self.has_success()
     }
 
-    /// The process ends, and nothing leaves or comes behind it. Returns whether all that was posted is placed at the peer of an RC QP, or waits for a receive there.
-    pub(super) fn is_placed(&self, inner: &mut RdInner) -> bool {
+    /// The process ends, and nothing leaves or comes behind it. Ends the associations once all that was posted is placed at the peers, or waits only for receives
+    /// there for too long, or `at_last`. Returns whether they are ended.
+    pub(super) fn leave(&self, inner: &mut RdInner, at_last: bool) -> bool {
         let mut buffer = ReceiveBuffer::new();
-        self.handle_timeout_locked(inner, clock::now());
+        let now = clock::now();
+        self.handle_timeout_locked(inner, now);
         for _ in 0..CLOSING_RECEIVES {
             if !self.receive_some(inner, &mut buffer) {
                 break;
             }
         }
         self.work(inner);
-        !(inner.engine.is_connection() && inner.engine.is_sending())
+        let since = *inner.leaving_since.get_or_insert(now);
+        let engine = &mut inner.engine;
+        let waits = now < since + RECEIVES_FOR || engine.is_sending();
+        if (engine.outstanding() > 0 && waits || self.unsent.load(Ordering::Acquire)) && !at_last {
+            return false;
+        }
+        engine.leave_process(now, self.tables(), &mut self.completions());
+        self.transmit_some(inner, usize::MAX);
+        true
     }
 
     /// Whether completions of messages lie in the completion queues.

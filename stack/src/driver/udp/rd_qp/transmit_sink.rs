@@ -30,6 +30,8 @@ pub(super) struct RdSink<'a> {
     pub(super) connect: Option<(SocketIndex, Peer, IpAddr)>,
     pub(super) path_cache: &'a mut PathCache,
     pub(super) background: &'a Background,
+    /// Errors about earlier datagrams that were met on the way.
+    pub(super) icmp_errors: &'a mut IcmpErrors,
 }
 
 impl RdSink<'_> {
@@ -42,7 +44,6 @@ impl RdSink<'_> {
         train: &Train,
         singly: bool,
     ) -> io::Result<usize> {
-        let mut icmp_errors = IcmpErrors::default();
         if let Some((port, mut lanes)) = self.ports.own(self.now, peer, from) {
             if let Some(lanes) = &mut lanes
                 && lanes.send(self.now, port, pieces, train)
@@ -53,7 +54,7 @@ impl RdSink<'_> {
                 port,
                 to: None,
                 leave: Leave::default(),
-                icmp_errors: &mut icmp_errors,
+                icmp_errors: self.icmp_errors,
             };
             let sent = transmission.carry(pieces, train, singly);
             if let (Ok(_), Some(lanes)) = (&sent, lanes) {
@@ -65,7 +66,7 @@ impl RdSink<'_> {
             port: self.ports.main(),
             to: peer.socket_addr(),
             leave: from.into(),
-            icmp_errors: &mut icmp_errors,
+            icmp_errors: self.icmp_errors,
         };
         let sent = transmission.carry(pieces, train, singly);
         if let Some(local) = from
