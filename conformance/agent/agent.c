@@ -875,6 +875,48 @@ static int op_ud_open(const char *line)
 	return 0;
 }
 
+/* A queue pair on reliable datagrams. */
+static int op_rd_open(const char *line)
+{
+	struct dgiwarpdv_qp_init_attr dv = { .size = sizeof dv, .driver_qp_type = DGIWARPDV_QP_DRIVER_TYPE_RD };
+	struct ibv_qp_init_attr_ex attr;
+	struct connection *c;
+	int i, slot;
+	errno = 0;
+	if (!dgiwarpdv_is_supported || !dgiwarpdv_is_supported(listener->verbs->device))
+		return refuse("the device has no datagrams");
+	if (number(line, "receives", 4) > 64 || number(line, "octets", 4096) > 1 << 20)
+		return refuse("too many receives");
+	i = new_place(listener->verbs, number(line, "receives", 4), number(line, "octets", 4096), 256);
+	if (i < 0)
+		return -1;
+	c = &connections[i];
+	memset(&attr, 0, sizeof attr);
+	attr.send_cq = attr.recv_cq = c->cq;
+	attr.qp_type = IBV_QPT_DRIVER;
+	attr.pd = pds[0];
+	attr.cap.max_send_wr = attr.cap.max_recv_wr = 64;
+	attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
+	attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	attr.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE;
+	c->qp = dgiwarpdv_create_qp(listener->verbs, &attr, &dv);
+	c->to_qkey = number(line, "qkey", 0);
+	if (!c->qp || ready_for_datagrams(c->qp, c->to_qkey)) {
+		refuse("the device has no reliable datagrams");
+		if (c->qp)
+			ibv_destroy_qp(c->qp);
+		ibv_destroy_cq(c->cq);
+		forget(c->room);
+		return -1;
+	}
+	c->used = c->taken = c->ours = 1;
+	for (slot = 0; slot < c->receives; slot++)
+		post_receive(c, slot);
+	say_connection(i);
+	say(", \"qpn\": %u", c->qp->qp_num);
+	return 0;
+}
+
 /* Where a queue pair's datagrams go from now on; of UC, its one peer. */
 static int op_ud_to(const char *line)
 {
@@ -930,7 +972,7 @@ static int post_datagram(const char *line, struct connection *c, struct ibv_sge 
 			dgiwarpdv_wr_set_read_timeout(qp, number(line, "limit_ms", 0));
 	}
 	ibv_wr_set_sge_list(qp, count, sge);
-	if (c->qp->qp_type == IBV_QPT_UD)
+	if (c->qp->qp_type != IBV_QPT_UC)
 		ibv_wr_set_ud_addr(qp, c->ah, c->to_qpn, number(line, "to_qkey", c->to_qkey));
 	if ((errno = ibv_wr_complete(qp)))
 		return refuse("ibv_wr_complete");
@@ -1103,6 +1145,7 @@ static int post_datagram(const char *line, struct connection *c, struct ibv_sge 
 }
 
 #define op_ud_open(line) no_datagrams()
+#define op_rd_open(line) no_datagrams()
 #define op_ud_to(line) no_datagrams()
 #define op_group(line, join) no_datagrams()
 #define op_record(line) no_datagrams()
@@ -1178,6 +1221,7 @@ static void obey(const char *line)
 	else if (!strcmp(op, "destroy")) op_destroy(line);
 	else if (!strcmp(op, "clear")) op_clear();
 	else if (!strcmp(op, "ud_open")) op_ud_open(line);
+	else if (!strcmp(op, "rd_open")) op_rd_open(line);
 	else if (!strcmp(op, "ud_to")) op_ud_to(line);
 	else if (!strcmp(op, "join")) op_group(line, 1);
 	else if (!strcmp(op, "leave")) op_group(line, 0);

@@ -10,6 +10,7 @@ mod mpa;
 mod order;
 mod rdmap;
 mod reads;
+mod reliable;
 mod rules;
 mod sent;
 mod tagged;
@@ -44,6 +45,8 @@ pub enum Family {
     Impairment,
     /// D: the datagram mapping, over UDP.
     Datagram,
+    /// L: reliable datagrams, format 4 of the mapping.
+    Reliable,
     /// Rules of a sender, for all that the device sends in the cases of a run.
     Sent,
 }
@@ -85,7 +88,7 @@ pub struct Case {
     /// Subject of the test in a few words.
     pub about: &'static str,
     /// The clauses it tests, as in `RFC 5041 §7.2`, of one RFC and section each; `Datagram §5` is one of
-    /// `rfc-notes/datagram-mapping.md`.
+    /// `rfc-notes/datagram-mapping.md`, `Reliable §5` of `rfc-notes/reliable-datagrams.md`.
     pub clauses: &'static [&'static str],
     /// End that connects.
     pub role: Role,
@@ -198,6 +201,7 @@ pub fn all() -> Vec<Case> {
     ]
     .concat();
     all.extend(datagram::cases());
+    all.extend(reliable::cases());
     all.extend(rules::cases());
     all
 }
@@ -215,7 +219,8 @@ mod tests {
             assert!(!case.clauses.is_empty(), "{} cites nothing", case.id);
             for clause in case.clauses {
                 let section = clause.strip_prefix("RFC ").and_then(|c| c.split_once(" §"));
-                let datagram = clause.strip_prefix("Datagram §").is_some();
+                let ours = ["Datagram §", "Reliable §"];
+                let datagram = ours.iter().any(|it| clause.starts_with(it));
                 assert!(section.is_some() || datagram, "{}: {clause}", case.id);
             }
         }

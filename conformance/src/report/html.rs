@@ -180,10 +180,10 @@ fn sections(page: &mut String, number: usize, dones: &[Done]) {
     }
     page.push_str("<section><h2>By section</h2>\n");
     for (rfc, sections) in rfcs.values() {
-        let title = if rfc == "Datagram" {
-            "Datagram mapping"
-        } else {
-            rfc
+        let title = match &rfc[..] {
+            "Datagram" => "Datagram mapping",
+            "Reliable" => "Reliable datagrams",
+            rfc => rfc,
         };
         let _ = writeln!(
             page,

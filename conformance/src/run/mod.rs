@@ -61,7 +61,8 @@ pub fn run(
             all.push(done);
             continue;
         }
-        if case.family == Family::Datagram && inapplicable(plan, &case, agent.is_some()).is_none() {
+        let by_datagrams = matches!(case.family, Family::Datagram | Family::Reliable);
+        if by_datagrams && inapplicable(plan, &case, agent.is_some()).is_none() {
             let first = silent.is_none();
             let silent = silent.get_or_insert_with(|| no_datagrams(plan, agent.as_mut()));
             if let Some(why) = silent {
@@ -301,7 +302,7 @@ fn afterwards(
     {
         return dead(plan, done, &error.to_string());
     }
-    if done.case.family == Family::Datagram {
+    if matches!(done.case.family, Family::Datagram | Family::Reliable) {
         let mut bench = Bench::new(&plan.settings, agent);
         if let Err(broken) = cases::datagrams_live(&mut bench) {
             dead(plan, done, &format!("afterwards: {broken}"));

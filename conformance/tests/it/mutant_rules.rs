@@ -40,7 +40,7 @@ fn the_table_is_complete() {
             let case = case.unwrap_or_else(|| panic!("{name}: there is no case {id}"));
             families.insert(case.family);
         }
-        let is_clause = ["RFC ", "Datagram "]
+        let is_clause = ["RFC ", "Datagram ", "Reliable "]
             .iter()
             .any(|it| mutant.clause.starts_with(it));
         assert!(is_clause && mutant.clause.contains('§'), "{name}");

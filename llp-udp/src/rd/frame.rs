@@ -203,7 +203,7 @@ impl<'a, P: Payload + ?Sized> Iterator for Frames<'a, P> {
 pub(in crate::rd) struct CheckedFrames<'a, P: Payload + ?Sized> {
     pub(in crate::rd) first: SmallVec<[Frame<'a, P>; KEPT]>,
     rest: Option<PayloadSlice<'a, P>>,
-    /// The last hello.
+    /// The hello, which is the first frame.
     pub(in crate::rd) hello: Option<Hello>,
     /// The last close.
     pub(in crate::rd) close: Option<Close>,
@@ -226,12 +226,12 @@ impl<'a, P: Payload + ?Sized> CheckedFrames<'a, P> {
             && let Some(frame) = frames.next()
         {
             let frame = frame?;
-            this.note(&frame);
+            this.note(&frame, this.first.is_empty())?;
             this.first.push(frame);
         }
         this.rest = frames.rest;
         for frame in frames {
-            this.note(&frame?);
+            this.note(&frame?, false)?;
         }
         Ok(this)
     }
@@ -242,8 +242,9 @@ impl<'a, P: Payload + ?Sized> CheckedFrames<'a, P> {
     }
 
     #[inline]
-    fn note(&mut self, frame: &Frame<'_, P>) {
+    fn note(&mut self, frame: &Frame<'_, P>, is_first: bool) -> Result<(), Malformed> {
         match frame {
+            Frame::Hello(_) if !is_first => return Err(Malformed::LateHello),
             Frame::Hello(it) => self.hello = Some(*it),
             Frame::Close(it) => self.close = Some(*it),
             Frame::Pad(_)
@@ -256,6 +257,7 @@ impl<'a, P: Payload + ?Sized> CheckedFrames<'a, P> {
             | Frame::Ping(_)
             | Frame::Pong(_) => {}
         }
+        Ok(())
     }
 }
 

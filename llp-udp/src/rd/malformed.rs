@@ -39,6 +39,9 @@ pub enum Malformed {
     /// Ranges of an acknowledgement that reach below packet number 0.
     #[error("ranges reach below 0 from {0}")]
     Ranges(u64),
+    /// A hello that is not the first frame.
+    #[error("a hello that is not the first frame")]
+    LateHello,
     /// A version of the hello that is not implemented.
     #[error("version {0} is not implemented")]
     Version(u8),

@@ -64,7 +64,8 @@ fn tested_with(setup: Setup, agent: bool, chosen: impl Fn(&str) -> bool) -> Vec<
     let control = agent.then(|| at(device.control));
     let how = (setup.revision, setup.crc);
     tested_by(at(device.port), control, how, |case| {
-        case.family == Family::Sent || case.family != Family::Datagram && chosen(case.id)
+        case.family == Family::Sent
+            || !matches!(case.family, Family::Datagram | Family::Reliable) && chosen(case.id)
     })
 }
 

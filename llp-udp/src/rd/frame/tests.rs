@@ -446,3 +446,30 @@ fn all_frames_of_a_datagram_are_checked() {
         assert_eq!(error, Malformed::FrameType(0xee));
     }
 }
+
+/// A hello behind another frame, kept or parsed again (§2).
+#[test]
+fn a_hello_is_the_first_frame_or_malformed() {
+    let hello = Hello {
+        retry: false,
+        life: None,
+        association: 1,
+        credit: Credit::default(),
+        proof: 0,
+        cookie: 0,
+    };
+    for before in [0, 1, KEPT, KEPT + 3] {
+        let mut octets = Vec::new();
+        for _ in 0..before {
+            Ping(1).emit(&mut octets);
+        }
+        hello.emit(&mut octets);
+        let checked = CheckedFrames::<[u8]>::parse(octets[..].into());
+        let expected = if before == 0 {
+            Ok(Some(hello))
+        } else {
+            Err(Malformed::LateHello)
+        };
+        assert_eq!(checked.map(|it| it.hello), expected, "{before}");
+    }
+}
