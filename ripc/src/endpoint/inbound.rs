@@ -240,7 +240,7 @@ impl State {
                 self.answer_at_once(number, &route, Code::Aborted, text);
             }
             Begin::Full => {
-                let text = "too many calls of this caller are open";
+                let text = "too many calls of this caller are executed";
                 self.answer_at_once(number, &route, Code::ResourceExhausted, text);
             }
             Begin::Execute => {

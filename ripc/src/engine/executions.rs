@@ -3,12 +3,18 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::ranges::Ranges;
+
 /// Octets of all replies that are kept.
 const CACHE: usize = 16 << 20;
 /// Longest reply that is kept.
 const LONGEST_KEPT: usize = 64 << 10;
-/// Numbers that are kept of an instance.
-const NUMBERS: usize = 4096;
+/// Calls of an instance that are being executed.
+const RUNNING: usize = 4096;
+/// Ranges of numbers that are kept of an instance.
+const RANGES: usize = 1024;
+/// Entries of the queue of kept replies that may be out of date, beside as many as are not.
+const STALE: usize = 1024;
 /// Instances that are known.
 const INSTANCES: usize = 65_536;
 /// Time for which an instance without a connection is known.
@@ -24,6 +30,10 @@ pub(crate) struct Executions<R> {
     kept: VecDeque<(u64, u64)>,
     /// Octets of kept replies, at most [`CACHE`].
     octets: usize,
+    /// Replies that are kept: entries of `kept` that are not out of date.
+    replies: usize,
+    /// Ranges of numbers that are kept of an instance.
+    ranges: usize,
     /// Time of the next search for instances to forget.
     search: Duration,
 }
@@ -31,7 +41,12 @@ pub(crate) struct Executions<R> {
 #[derive(Debug)]
 struct Caller<R> {
     floor: u64,
+    /// Numbers at or above the floor that came, and those between them that are executed no more: at most [`Executions::ranges`].
+    seen: Ranges,
+    /// Calls that are being executed, and those at or above the floor whose reply is kept.
     calls: BTreeMap<u64, Execution<R>>,
+    /// Calls that are being executed, at most [`RUNNING`].
+    running: usize,
     connections: usize,
     left: Duration,
 }
@@ -40,7 +55,6 @@ struct Caller<R> {
 enum Execution<R> {
     Running,
     Kept(R, usize),
-    NotKept,
 }
 
 /// Fate of a CALL.
@@ -52,20 +66,27 @@ pub(crate) enum Begin<R> {
     Running,
     /// Was executed; this is the reply.
     Replay(R),
-    /// Was executed, and the reply is not kept.
+    /// Was executed, and the reply is not kept; or its number lies where numbers are not told apart any more.
     ReplyLost,
     /// Below the floor: to be dropped.
     Over,
-    /// Too many numbers of this caller.
+    /// Too many calls of this caller are being executed.
     Full,
 }
 
 impl<R: Clone> Executions<R> {
     pub(crate) fn new() -> Self {
+        Self::with_ranges(RANGES)
+    }
+
+    /// With so many ranges of numbers for each instance, at least one.
+    pub(crate) fn with_ranges(ranges: usize) -> Self {
         Self {
             callers: BTreeMap::new(),
             kept: VecDeque::new(),
             octets: 0,
+            replies: 0,
+            ranges,
             search: Duration::ZERO,
         }
     }
@@ -85,7 +106,9 @@ impl<R: Clone> Executions<R> {
         }
         let caller = self.callers.entry(caller).or_insert_with(|| Caller {
             floor: 0,
+            seen: Ranges::default(),
             calls: BTreeMap::new(),
+            running: 0,
             connections: 0,
             left: now,
         });
@@ -119,6 +142,7 @@ impl<R: Clone> Executions<R> {
         if let Some(caller) = self.callers.remove(&caller) {
             for execution in caller.calls.values() {
                 self.octets -= execution.octets();
+                self.replies -= execution.replies();
             }
         }
     }
@@ -130,9 +154,11 @@ impl<R: Clone> Executions<R> {
         };
         if floor > known.floor {
             known.floor = floor;
+            known.seen.forget_below(floor);
             let above = known.calls.split_off(&floor);
             for (number, execution) in std::mem::replace(&mut known.calls, above) {
                 self.octets -= execution.octets();
+                self.replies -= execution.replies();
                 // Its caller has ended it; the handler has not.
                 if let Execution::Running = execution {
                     known.calls.insert(number, execution);
@@ -145,10 +171,13 @@ impl<R: Clone> Executions<R> {
         match known.calls.get(&number) {
             Some(Execution::Running) => Begin::Running,
             Some(Execution::Kept(reply, _)) => Begin::Replay(reply.clone()),
-            Some(Execution::NotKept) => Begin::ReplyLost,
-            None if known.calls.len() >= NUMBERS => Begin::Full,
+            None if known.seen.contains(number) => Begin::ReplyLost,
+            None if known.running >= RUNNING => Begin::Full,
             None => {
                 known.calls.insert(number, Execution::Running);
+                known.running += 1;
+                known.seen.insert(number);
+                known.seen.shrink(self.ranges);
                 Begin::Execute
             }
         }
@@ -162,18 +191,19 @@ impl<R: Clone> Executions<R> {
         let Some(execution) = known.calls.get_mut(&number) else {
             return;
         };
-        if number < known.floor {
-            known.calls.remove(&number);
+        if let Execution::Kept(..) = execution {
             return;
         }
-        match octets {
-            Some(octets) if octets <= LONGEST_KEPT => {
+        known.running -= 1;
+        match octets.filter(|it| *it <= LONGEST_KEPT && number >= known.floor) {
+            Some(octets) => {
                 *execution = Execution::Kept(reply.clone(), octets);
                 self.octets += octets;
+                self.replies += 1;
                 self.kept.push_back((caller, number));
                 self.shrink();
             }
-            Some(_) | None => *execution = Execution::NotKept,
+            None => drop(known.calls.remove(&number)),
         }
     }
 
@@ -183,25 +213,32 @@ impl<R: Clone> Executions<R> {
             && let Some(Execution::Running) = known.calls.get(&number)
         {
             known.calls.remove(&number);
+            known.running -= 1;
+            known.seen.remove(number);
+            known.seen.shrink(self.ranges);
         }
     }
 
     /// Gives up the oldest replies, and what the queue has of calls that are over.
     fn shrink(&mut self) {
-        while let Some((caller, number)) = self.kept.front().copied() {
-            let known = self.callers.get_mut(&caller);
-            let execution = known.and_then(|it| it.calls.get_mut(&number));
-            match execution {
-                Some(execution @ Execution::Kept(..)) => {
-                    if self.octets <= CACHE {
-                        return;
-                    }
-                    self.octets -= execution.octets();
-                    *execution = Execution::NotKept;
-                }
-                Some(Execution::Running | Execution::NotKept) | None => {}
+        while self.octets > CACHE
+            && let Some((caller, number)) = self.kept.pop_front()
+        {
+            if let Some(known) = self.callers.get_mut(&caller)
+                && let Some(execution @ Execution::Kept(..)) = known.calls.get(&number)
+            {
+                self.octets -= execution.octets();
+                self.replies -= 1;
+                known.calls.remove(&number);
             }
-            self.kept.pop_front();
+        }
+        // The search costs as much as the entries that it removes, at least.
+        if self.kept.len() > 2 * self.replies + STALE {
+            let callers = &self.callers;
+            self.kept.retain(|(caller, number)| {
+                let execution = callers.get(caller).and_then(|it| it.calls.get(number));
+                matches!(execution, Some(Execution::Kept(..)))
+            });
         }
     }
 
@@ -215,7 +252,14 @@ impl<R> Execution<R> {
     fn octets(&self) -> usize {
         match self {
             Self::Kept(_, octets) => *octets,
-            Self::Running | Self::NotKept => 0,
+            Self::Running => 0,
+        }
+    }
+
+    fn replies(&self) -> usize {
+        match self {
+            Self::Kept(..) => 1,
+            Self::Running => 0,
         }
     }
 }
@@ -279,12 +323,63 @@ mod tests {
             executions.finish(1, number, &7, Some(LONGEST_KEPT));
             assert!(executions.kept().0 <= CACHE);
         }
-        assert_eq!(executions.begin(1, 4096, 0), Begin::Full);
         assert_eq!(executions.begin(1, 0, 0), Begin::ReplyLost);
         assert_eq!(executions.begin(1, 4095, 0), Begin::Replay(7));
         assert_eq!(executions.begin(1, 4096, 4096), Begin::Execute);
         executions.finish(1, 4096, &7, Some(LONGEST_KEPT + 1));
         assert_eq!(executions.begin(1, 4096, 0), Begin::ReplyLost);
+    }
+
+    #[test]
+    fn a_call_that_stays_open_holds_up_no_later_ones() {
+        let mut executions = executions();
+        assert_eq!(executions.begin(1, 1, 1), Begin::Execute);
+        // The numbers between them are calls of other servers.
+        for number in (3..300_000).step_by(2) {
+            assert_eq!(executions.begin(1, number, 1), Begin::Execute, "{number}");
+            executions.finish(1, number, &7, Some(300));
+        }
+        assert!(executions.callers[&1].seen.len() <= RANGES);
+        assert!(executions.callers[&1].calls.len() <= 1 + CACHE / 300);
+        assert!(executions.kept().1 <= 2 * CACHE / 300 + STALE);
+        assert_eq!(executions.begin(1, 1, 1), Begin::Running);
+        assert_eq!(executions.begin(1, 3, 1), Begin::ReplyLost);
+        assert_eq!(executions.begin(1, 299_999, 1), Begin::Replay(7));
+        // One that comes so late is not executed, though it did not come before.
+        assert_eq!(executions.begin(1, 4, 1), Begin::ReplyLost);
+        assert_eq!(executions.begin(1, 299_998, 1), Begin::Execute);
+        executions.finish(1, 1, &8, None);
+        assert_eq!(executions.begin(1, 1, 1), Begin::ReplyLost);
+    }
+
+    #[test]
+    fn calls_that_are_executed_at_a_time_are_bounded() {
+        let mut executions = executions();
+        for number in 0..RUNNING as u64 {
+            assert_eq!(executions.begin(1, number, 0), Begin::Execute);
+        }
+        let next = RUNNING as u64;
+        assert_eq!(executions.begin(1, next, 0), Begin::Full);
+        executions.finish(1, 5, &7, Some(100));
+        assert_eq!(executions.begin(1, next, 0), Begin::Execute);
+        assert_eq!(executions.begin(1, next + 1, 0), Begin::Full);
+        executions.abort(1, 6);
+        assert_eq!(executions.begin(1, 6, 0), Begin::Execute);
+    }
+
+    #[test]
+    fn the_queue_of_replies_does_not_grow_behind_one_that_stays() {
+        let mut executions = executions();
+        assert_eq!(executions.begin(1, 1, 1), Begin::Execute);
+        executions.finish(1, 1, &7, Some(100));
+        assert!(executions.connected(2, NOW));
+        for number in 1..100_000 {
+            assert_eq!(executions.begin(2, number, number), Begin::Execute);
+            executions.finish(2, number, &7, Some(100));
+        }
+        assert_eq!(executions.kept().0, 200);
+        assert!(executions.kept().1 <= 2 * STALE, "{:?}", executions.kept());
+        assert_eq!(executions.begin(1, 1, 1), Begin::Replay(7));
     }
 
     #[test]

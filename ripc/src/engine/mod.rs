@@ -3,6 +3,7 @@
 pub(crate) mod calls;
 pub(crate) mod credit;
 pub(crate) mod executions;
+pub(crate) mod ranges;
 pub(crate) mod streams;
 pub(crate) mod windows;
 

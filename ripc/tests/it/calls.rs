@@ -73,6 +73,32 @@ fn many_threads_call_at_a_time() {
 }
 
 #[test]
+fn a_call_that_stays_open_holds_up_no_later_ones() {
+    let (end, ended) = mpsc::channel::<()>();
+    let ended = Mutex::new(ended);
+    let wait = MethodId::named("wait");
+    let server = serve(server_config(), "echo", move |request| {
+        if request.method == wait {
+            let _ = ended.lock().unwrap().recv();
+        }
+        Ok(request.payload)
+    });
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
+    let echo = client_of(&endpoint, &server, "echo");
+    let open = echo
+        .begin(wait, Payload::short("open"), &patient())
+        .unwrap();
+    for number in 0..5000_u32 {
+        let sent = number.to_be_bytes();
+        let reply = echo.call(ECHO, Payload::short(sent), &patient()).unwrap();
+        assert_eq!(reply.bytes(0), sent);
+    }
+    assert!(!open.is_ready());
+    end.send(()).unwrap();
+    assert_eq!(open.wait().unwrap().bytes(0), b"open");
+}
+
+#[test]
 fn errors_of_the_service_and_of_the_endpoint_have_their_codes() {
     let server = serve(server_config(), "strange", |request| {
         match request.method.number() {

@@ -84,6 +84,8 @@ pub(super) struct Server {
     pub(super) history: History,
     rng: Rng,
     instance: u64,
+    /// Ranges of numbers that are kept of a caller.
+    ranges: usize,
     executions: Executions<u64>,
     /// End, caller's address and instance, number.
     running: Vec<(Duration, Address, u64, u64)>,
@@ -92,11 +94,14 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(mut rng: Rng, restarts: VecDeque<Duration>) -> Self {
+        // So few that numbers are not told apart any more now and then.
+        let ranges = rng.random_range(1..=16);
         Self {
             history: History::default(),
             instance: rng.random(),
             rng,
-            executions: Executions::new(),
+            ranges,
+            executions: Executions::with_ranges(ranges),
             running: Vec::new(),
             restarts,
         }
@@ -124,7 +129,13 @@ impl Server {
                 Begin::Execute => {
                     let entry = (self.instance, from, message.number);
                     self.history.executions.push(entry);
-                    let takes = Duration::from_micros(self.rng.random_range(0..60_000));
+                    // Some stay open while many others come and go.
+                    let most = if self.rng.random_bool(0.02) {
+                        3_000_000
+                    } else {
+                        60_000
+                    };
+                    let takes = Duration::from_micros(self.rng.random_range(0..most));
                     let entry = (now + takes, source, from, message.number);
                     self.running.push(entry);
                 }
@@ -149,7 +160,7 @@ impl Server {
         if self.restarts.front().is_some_and(|at| *at <= now) {
             self.restarts.pop_front();
             self.instance = self.rng.random();
-            self.executions = Executions::new();
+            self.executions = Executions::with_ranges(self.ranges);
             self.running.clear();
         }
         let own = (SERVER, self.instance);
