@@ -51,6 +51,7 @@ pub use endpoint::driver::{Driver, Turned};
 pub use endpoint::service::{Incoming, Reply, Request};
 pub use endpoint::stream::{Broken, StreamReceiver, StreamSender};
 pub use endpoint::{Destination, Endpoint};
+pub use engine::balance::LoadBalancing;
 pub use error::Error;
 pub use memory::{Block, OutOfBounds};
 pub use names::{MethodId, NameError, ServiceId, ServiceName};

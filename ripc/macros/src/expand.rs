@@ -129,7 +129,17 @@ fn client(service: &Service) -> TokenStream {
                 endpoint: &::dgiwarp_ripc_service::Endpoint,
                 addresses: ::std::vec::Vec<::std::net::SocketAddr>,
             ) -> Self {
-                let caller = ::dgiwarp_ripc_service::generated::Caller::new(endpoint, #name, addresses);
+                Self::balanced(endpoint, addresses, ::core::default::Default::default())
+            }
+
+            /// A client of the service that chooses the address of each call in this way.
+            #[must_use]
+            #visibility fn balanced(
+                endpoint: &::dgiwarp_ripc_service::Endpoint,
+                addresses: ::std::vec::Vec<::std::net::SocketAddr>,
+                policy: ::dgiwarp_ripc_service::LoadBalancing,
+            ) -> Self {
+                let caller = ::dgiwarp_ripc_service::generated::Caller::new(endpoint, #name, addresses, policy);
                 Self { caller }
             }
 

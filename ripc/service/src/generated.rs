@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dgiwarp_ripc::{
-    CallOptions, Client, Code, Drive, Endpoint, Error, Item, Metadata, MethodId, Payload, Request,
-    Status,
+    CallOptions, Client, Code, Drive, Endpoint, Error, Item, LoadBalancing, Metadata, MethodId,
+    Payload, Request, Status,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -97,13 +97,18 @@ pub struct Caller {
 impl Caller {
     /// A client of the service of this name, which the macro has checked.
     #[must_use]
-    pub fn new(endpoint: &Endpoint, name: &str, addresses: Vec<SocketAddr>) -> Self {
+    pub fn new(
+        endpoint: &Endpoint,
+        name: &str,
+        addresses: Vec<SocketAddr>,
+        policy: LoadBalancing,
+    ) -> Self {
         let service = name.parse().expect("the name of a service");
         Self {
             options: CallOptions::default(),
             metadata: Metadata::new(),
             endpoint: endpoint.clone(),
-            client: Arc::new(endpoint.client(service, addresses)),
+            client: Arc::new(endpoint.client(service, addresses).balanced(policy)),
             drive: Drive::default(),
         }
     }

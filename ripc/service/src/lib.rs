@@ -50,7 +50,7 @@ use std::time::Instant;
 
 pub use blob::Blob;
 pub use dgiwarp_ripc::{
-    Block, CallOptions, Code, Config, Endpoint, Error, Metadata, MethodId, Status,
+    Block, CallOptions, Code, Config, Endpoint, Error, LoadBalancing, Metadata, MethodId, Status,
 };
 pub use dgiwarp_ripc_macros::service;
 pub use tokio::runtime::Handle;

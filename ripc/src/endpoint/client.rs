@@ -3,19 +3,22 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use super::Endpoint;
+use super::attempts::{Attempts, Slot};
 use super::peer::Out;
 use super::progress::Shared;
-use super::state::Pending;
+use super::state::{Fate, Pending};
 use super::stream::{StreamId, StreamReceiver, StreamSender, Streaming};
+use crate::engine::balance::{Instances, LoadBalancing};
 use crate::names::{MethodId, ServiceName};
 use crate::payload::Payload;
 use crate::status::{Code, Status};
-use crate::system::{after, replace_waker};
+use crate::system::{after, random, replace_waker};
 use crate::wire::message::Streams;
 
 /// How a call is made.
@@ -65,16 +68,19 @@ impl CallOptions {
     }
 }
 
-/// A service as its callers have it: its name, and the addresses of endpoints that serve it. Calls go to the first address, and to the next ones where a
-/// connection cannot be made.
+/// A service as its callers have it: its name, and the addresses of the endpoints that serve it, its instances. Calls go to the first instance, or as
+/// [`balanced`](Self::balanced) has it, and to another one where no connection can be made, or where the instance refuses a call without executing it because it is
+/// going away or has too many. A call that may be executed more than once goes to another one also where its connection is lost.
 #[derive(Debug)]
 pub struct Client {
-    endpoint: Endpoint,
+    pub(super) endpoint: Endpoint,
     service: ServiceName,
     addresses: Vec<SocketAddr>,
-    /// Position of the address that is used.
-    current: AtomicUsize,
+    pub(super) instances: Arc<Mutex<Instances>>,
 }
+
+/// Fate and result of a call.
+pub(super) type Ended = (Fate, Result<Payload, Status>);
 
 /// A call that was begun: [`wait`](Self::wait) for it, or await it in any runtime. Dropping it cancels the call. A task learns of a deadline at most a quarter of
 /// a second late.
@@ -87,22 +93,35 @@ pub struct PendingCall {
     opened: bool,
     /// Its result was taken.
     over: bool,
+    slot: Slot,
 }
 
 impl Endpoint {
     /// A client of a service at these addresses.
     #[must_use]
     pub fn client(&self, service: ServiceName, addresses: Vec<SocketAddr>) -> Client {
+        // Without randomness all clients choose alike, and well enough.
+        let instances = Instances::new(
+            addresses.len(),
+            random().unwrap_or_else(|_| self.instance()),
+        );
         Client {
             endpoint: self.clone(),
             service,
             addresses,
-            current: AtomicUsize::new(0),
+            instances: Arc::new(Mutex::new(instances)),
         }
     }
 }
 
 impl Client {
+    /// Chooses the instance of each call in this way, from now on. Default [`LoadBalancing::PickFirst`].
+    #[must_use]
+    pub fn balanced(self, policy: LoadBalancing) -> Self {
+        self.instances.lock().set_policy(policy);
+        self
+    }
+
     /// The service.
     #[must_use]
     pub fn service(&self) -> &ServiceName {
@@ -217,21 +236,22 @@ impl Client {
             options: options.clone(),
             streams,
             deadline: options.timeout.and_then(after),
-            at: 0,
-            left: self.addresses.len(),
+            tried: Vec::new(),
             result: Err(Status::new(Code::NotFound, "the service has no address")),
         }
     }
 
-    /// Uses the address behind this one, where nothing listens.
-    fn turn_from(&self, at: usize) {
-        let next = (at + 1) % self.addresses.len();
-        let _ = self
-            .current
-            .compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+    /// Chooses an instance that is not among `tried` for a call.
+    pub(super) fn choose(&self, tried: &[usize]) -> Option<Slot> {
+        let now = self.endpoint.shared().clock().now;
+        let at = self.instances.lock().choose(now, tried)?;
+        Some(Slot {
+            instances: Arc::clone(&self.instances),
+            at,
+        })
     }
 
-    /// Begins a call of a method, at the address that is used now.
+    /// Begins a call of a method, at one instance alone.
     ///
     /// # Errors
     /// `NOT_FOUND` without an address, `INVALID_ARGUMENT` for more than 64 items or 16 rooms, `UNAVAILABLE` where a connection cannot be begun.
@@ -242,21 +262,22 @@ impl Client {
         options: &CallOptions,
     ) -> Result<PendingCall, Status> {
         let deadline = options.timeout.and_then(after);
-        let at = self.current.load(Ordering::Relaxed);
+        let no_address = || Status::new(Code::NotFound, "the service has no address");
+        let slot = self.choose(&[]).ok_or_else(no_address)?;
         let streams = Streams::default();
-        self.begin_at(at, method, Arc::new(payload), options, streams, deadline)
+        self.begin_at(slot, method, Arc::new(payload), options, streams, deadline)
     }
 
-    fn begin_at(
+    pub(super) fn begin_at(
         &self,
-        at: usize,
+        slot: Slot,
         method: MethodId,
         payload: Arc<Payload>,
         options: &CallOptions,
         streams: Streams,
         deadline: Option<Instant>,
     ) -> Result<PendingCall, Status> {
-        let Some(target) = self.addresses.get(at).copied() else {
+        let Some(target) = self.addresses.get(slot.at).copied() else {
             return Err(Status::new(Code::NotFound, "the service has no address"));
         };
         let most = crate::wire::message::MAX_WINDOWS;
@@ -271,7 +292,8 @@ impl Client {
         }
         let clock = shared.clock();
         let state = &mut inner.state;
-        let connection = state.connection_to(target, clock.now)?;
+        let connection = state.connection_to(target, clock.now);
+        let connection = connection.inspect_err(|_| slot.failed(clock.now))?;
         let limit = deadline.map(|at| at.saturating_duration_since(clock.start));
         let number = state.calls.begin(clock.now, limit, options.idempotent);
         let pending = Pending {
@@ -282,7 +304,7 @@ impl Client {
             payload,
             rooms: options.room.clone(),
             detached: false,
-            unsent: false,
+            fate: Fate::Replied,
             result: None,
             waker: None,
         };
@@ -302,60 +324,8 @@ impl Client {
             deadline,
             opened,
             over: false,
+            slot,
         })
-    }
-}
-
-/// A call on its way over the addresses of its client.
-struct Attempts<'a> {
-    client: &'a Client,
-    method: MethodId,
-    payload: Arc<Payload>,
-    options: CallOptions,
-    streams: Streams,
-    deadline: Option<Instant>,
-    /// Address of the latest attempt.
-    at: usize,
-    left: usize,
-    result: Result<Payload, Status>,
-}
-
-impl Attempts<'_> {
-    /// Begins the call at the address that is used now. `None` where no address is left, or none may take it: the result has the reason.
-    fn begin(&mut self) -> Option<PendingCall> {
-        while self.left > 0 {
-            self.left -= 1;
-            self.at = self.client.current.load(Ordering::Relaxed);
-            let payload = Arc::clone(&self.payload);
-            let (options, deadline) = (&self.options, self.deadline);
-            let begun = self.client.begin_at(
-                self.at,
-                self.method,
-                payload,
-                options,
-                self.streams,
-                deadline,
-            );
-            match begun {
-                Ok(call) => return Some(call),
-                Err(status) => {
-                    let unsent = status.code == Code::Unavailable;
-                    if self.is_over((unsent, Err(status))) {
-                        self.left = 0;
-                    }
-                }
-            }
-        }
-        None
-    }
-
-    /// Takes the end of an attempt, and whether the call surely was not sent. Returns whether it is that of the call.
-    fn is_over(&mut self, (unsent, result): (bool, Result<Payload, Status>)) -> bool {
-        self.result = result;
-        if unsent {
-            self.client.turn_from(self.at);
-        }
-        !unsent
     }
 }
 
@@ -377,10 +347,7 @@ impl PendingCall {
     }
 
     /// Ready once the call is sent, or, with its result, over.
-    fn poll_open(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<(bool, Result<Payload, Status>)>> {
+    fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<Option<Ended>> {
         if self.opened {
             return Poll::Ready(None);
         }
@@ -428,8 +395,8 @@ impl PendingCall {
         pending.is_none_or(|it| it.result.is_some())
     }
 
-    /// The result, and whether the call surely was not sent; the task is woken when there is one.
-    fn poll_result(&mut self, context: &mut Context<'_>) -> Poll<(bool, Result<Payload, Status>)> {
+    /// The result, and the fate of the call; the task is woken when there is one.
+    fn poll_result(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
         let mut inner = self.endpoint.shared().lock();
         let pending = inner.state.pending.get_mut(&self.number);
         if let Some(pending) = pending.filter(|it| it.result.is_none()) {
@@ -442,14 +409,15 @@ impl PendingCall {
         let found = inner.state.pending.remove(&self.number);
         drop(inner);
         self.over = true;
-        let unsent = found.as_ref().is_some_and(|it| it.unsent);
+        let fate = found.as_ref().map(|it| it.fate).unwrap_or_default();
+        self.note(fate);
         let result = found.and_then(|it| it.result);
         let over = || Err(Status::new(Code::Cancelled, "the call is over"));
-        Poll::Ready((unsent, result.unwrap_or_else(over)))
+        Poll::Ready((fate, result.unwrap_or_else(over)))
     }
 
-    /// The result, and whether the call surely was not sent.
-    fn finish(mut self) -> (bool, Result<Payload, Status>) {
+    /// The result, and the fate of the call.
+    fn finish(mut self) -> Ended {
         let number = self.number;
         let found = self
             .endpoint
@@ -466,13 +434,26 @@ impl PendingCall {
             });
         self.over = found.is_some();
         let found = found.flatten();
-        let unsent = found.as_ref().is_some_and(|it| it.unsent);
+        let fate = found.as_ref().map(|it| it.fate).unwrap_or_default();
         match found.and_then(|pending| pending.result) {
-            Some(result) => (unsent, result),
+            Some(result) => {
+                self.note(fate);
+                (fate, result)
+            }
             None => {
                 let text = "no reply in time: the call may have been executed";
-                (false, Err(Status::new(Code::DeadlineExceeded, text)))
+                let status = Status::new(Code::DeadlineExceeded, text);
+                (Fate::Replied, Err(status))
             }
+        }
+    }
+
+    /// Takes its fate for the choice of instances for later calls.
+    fn note(&self, fate: Fate) {
+        match fate {
+            Fate::Replied => self.slot.reached(),
+            Fate::Refused => {}
+            Fate::Unsent | Fate::Lost => self.slot.failed(self.endpoint.shared().clock().now),
         }
     }
 }

@@ -8,7 +8,7 @@ use dgiwarp::{Access, Wc, WcOpcode, WcStatus};
 
 use super::peer::{GOING_AWAY, Out, Subject, TooManyPings, pieces};
 use super::service::{Cancellation, Incoming, Job, Request, Route};
-use super::state::{About, Answer, Inbound, State, Then, Unread};
+use super::state::{About, Answer, Fate, Inbound, State, Then, Unread};
 use super::stream::StreamId;
 use super::work_id::WorkId;
 use crate::engine::calls::Replied;
@@ -135,7 +135,17 @@ impl State {
                 };
                 self.call(number, floor, route, streams, body, clock)
             }
-            Kind::Reply { status, body } => self.reply(key, number, status, body, cost, clock),
+            Kind::Reply {
+                status,
+                refused,
+                body,
+            } => {
+                let pending = self.pending.get_mut(&number);
+                if let Some(pending) = pending.filter(|it| refused && it.connection == key) {
+                    pending.fate = Fate::Refused;
+                }
+                self.reply(key, number, status, body, cost, clock)
+            }
             Kind::Message { to, from, body } => {
                 let about = About::Message {
                     number,
@@ -232,6 +242,7 @@ impl State {
             Begin::Replay(answer) => peer.queue.push_back(Out::Reply {
                 number,
                 status: answer.status,
+                refused: answer.refused,
                 payload: Arc::clone(&answer.payload),
                 consumes: route.cost,
             }),
@@ -276,6 +287,7 @@ impl State {
             peer.queue.push_back(Out::Reply {
                 number,
                 status: code.number(),
+                refused: code != Code::Aborted,
                 payload: Arc::new(Payload::short(text)),
                 consumes: route.cost,
             });
@@ -284,7 +296,7 @@ impl State {
 
     /// Ends a call that is not executed.
     fn finish(&mut self, caller: u64, number: u64, status: &Status, clock: Clock) {
-        self.answer(caller, number, Err(status.clone()), clock);
+        self.conclude(caller, number, Err(status.clone()), true, clock);
     }
 
     /// Takes the result of a call of a peer, and sends its reply.
@@ -293,6 +305,17 @@ impl State {
         caller: u64,
         number: u64,
         result: Result<Payload, Status>,
+        clock: Clock,
+    ) {
+        self.conclude(caller, number, result, false, clock);
+    }
+
+    fn conclude(
+        &mut self,
+        caller: u64,
+        number: u64,
+        result: Result<Payload, Status>,
+        refused: bool,
         clock: Clock,
     ) {
         let Some(route) = self.routes.remove(&(caller, number)) else {
@@ -316,6 +339,7 @@ impl State {
         };
         let answer = Arc::new(Answer {
             status: status.number(),
+            refused,
             payload: Arc::new(payload),
         });
         let can_be_kept = used.is_none() && !answer.payload.has_long();
@@ -325,6 +349,7 @@ impl State {
             peer.queue.push_back(Out::Reply {
                 number,
                 status: answer.status,
+                refused: answer.refused,
                 payload: Arc::clone(&answer.payload),
                 consumes: route.cost,
             });

@@ -1,5 +1,6 @@
 //! Endpoints: instances of the library, which serve and call.
 
+mod attempts;
 pub(crate) mod client;
 pub(crate) mod config;
 mod connecting;

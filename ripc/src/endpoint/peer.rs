@@ -68,6 +68,7 @@ pub(crate) enum Out {
     Reply {
         number: u64,
         status: u16,
+        refused: bool,
         payload: Arc<Payload>,
         consumes: u64,
     },

@@ -78,17 +78,32 @@ pub(crate) struct Pending {
     pub(crate) rooms: Vec<usize>,
     /// Nobody waits any more.
     pub(crate) detached: bool,
-    /// It failed and surely was not sent.
-    pub(crate) unsent: bool,
+    pub(crate) fate: Fate,
     pub(crate) result: Option<Result<Payload, Status>>,
     /// Task that waits for the result.
     pub(crate) waker: Option<Waker>,
+}
+
+/// Fate of a call at the instance that it was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Fate {
+    /// The instance replied, or this endpoint found the call wrong.
+    #[default]
+    Replied,
+    /// The instance replied that it was not executed.
+    Refused,
+    /// It surely was not sent: there is no connection.
+    Unsent,
+    /// Its connection was lost: it may have been executed.
+    Lost,
 }
 
 /// A reply as it is kept.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
+    /// The call was not executed.
+    pub(crate) refused: bool,
     pub(crate) payload: Arc<Payload>,
 }
 
@@ -218,6 +233,7 @@ impl State {
                 Out::Reply {
                     number,
                     status,
+                    refused,
                     payload,
                     consumes,
                 } => {
@@ -235,7 +251,11 @@ impl State {
                         Ok(lowered) => (status, lowered),
                         Err(failure) => (failure.code.number(), Lowered::text(&failure.text)),
                     };
-                    lowered.send(peer, number, |body| Kind::Reply { status, body });
+                    lowered.send(peer, number, |body| Kind::Reply {
+                        status,
+                        refused,
+                        body,
+                    });
                 }
                 Out::Message {
                     number,
@@ -373,6 +393,8 @@ impl State {
                     let connection = self.pending.get(&number).map_or(0, |it| it.connection);
                     if sent {
                         self.send_cancel(connection, number, now);
+                    } else if let Some(pending) = self.pending.get_mut(&number) {
+                        pending.fate = Fate::Unsent;
                     }
                     let text = if sent {
                         "no reply in time: the call may have been executed"
@@ -444,7 +466,7 @@ impl State {
                         "the call was not sent"
                     };
                     if let Some(pending) = self.pending.get_mut(&number) {
-                        pending.unsent = !sent;
+                        pending.fate = if sent { Fate::Lost } else { Fate::Unsent };
                     }
                     let status = Status::new(Code::Unavailable, format!("{reason}: {fate}"));
                     self.end(number, Err(status));
@@ -489,6 +511,9 @@ impl State {
             }
             Err(status) => {
                 self.calls.reply(number);
+                if let Some(pending) = self.pending.get_mut(&number) {
+                    pending.fate = Fate::Lost;
+                }
                 self.end(number, Err(status));
             }
         }

@@ -79,9 +79,16 @@ fn calls_and_replies() {
     };
     let kind = Kind::Reply {
         status: 0,
+        refused: false,
         body: body(written),
     };
     check("reply", &with((1 << 20) + 75 + 128, kind));
+    let kind = Kind::Reply {
+        status: 14,
+        refused: true,
+        body: body(WireItem::Inline(b"busy".to_vec())),
+    };
+    check("refusal", &with((1 << 20) + 75 + 128, kind));
     check("cancel", &with(1 << 20, Kind::Cancel));
 }
 

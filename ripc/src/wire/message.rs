@@ -13,6 +13,8 @@ const GRANT: usize = 16;
 /// Flags of a CALL.
 const TAKES_STREAM: u8 = 1;
 const HAS_STREAM: u8 = 2;
+/// Flag of a REPLY.
+const REFUSED: u8 = 1;
 const ELEMENT: usize = 24;
 
 /// Most items of a message.
@@ -83,6 +85,8 @@ pub(crate) enum Kind {
     },
     Reply {
         status: u16,
+        /// The call was not executed and never will be.
+        refused: bool,
         body: Body,
     },
     Message {
@@ -181,7 +185,13 @@ impl Message {
             }
             2 => {
                 let (body, rest) = Body::parse(&counts, rest)?;
-                (Kind::Reply { status, body }, rest)
+                let refused = header[1] & REFUSED != 0;
+                let kind = Kind::Reply {
+                    status,
+                    refused,
+                    body,
+                };
+                (kind, rest)
             }
             3 => {
                 let (fields, rest) = split_header::<ADDRESSED>(rest)?;
@@ -246,7 +256,7 @@ impl Message {
         let none = Body::default();
         let (code, status, body) = match &self.kind {
             Kind::Call { body, .. } => (1, 0, body),
-            Kind::Reply { status, body } => (2, *status, body),
+            Kind::Reply { status, body, .. } => (2, *status, body),
             Kind::Message { body, .. } => (3, 0, body),
             Kind::Credit => (4, 0, &none),
             Kind::Cancel => (5, 0, &none),
@@ -257,10 +267,12 @@ impl Message {
             Kind::Stream { .. } => (10, 0, &none),
             Kind::Grant { .. } => (11, 0, &none),
         };
-        let flags = if let Kind::Call { streams, .. } = &self.kind {
-            (u8::from(streams.down) * TAKES_STREAM) | (u8::from(streams.up) * HAS_STREAM)
-        } else {
-            0
+        let flags = match &self.kind {
+            Kind::Call { streams, .. } => {
+                (u8::from(streams.down) * TAKES_STREAM) | (u8::from(streams.up) * HAS_STREAM)
+            }
+            Kind::Reply { refused, .. } => u8::from(*refused) * REFUSED,
+            _ => 0,
         };
         let count = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         let metadata = u16::try_from(body.metadata.len()).unwrap_or(u16::MAX);
@@ -490,7 +502,11 @@ mod tests {
                         body,
                     }
                 }),
-            (any::<u16>(), body()).prop_map(|(status, body)| Kind::Reply { status, body }),
+            (any::<u16>(), any::<bool>(), body()).prop_map(|(status, refused, body)| Kind::Reply {
+                status,
+                refused,
+                body
+            }),
             (any::<u64>(), any::<u64>(), body()).prop_map(|(to, from, body)| Kind::Message {
                 to,
                 from,

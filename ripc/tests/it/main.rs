@@ -6,6 +6,7 @@
 mod calls;
 mod driver;
 mod hostile;
+mod instances;
 mod long;
 mod messages;
 mod resolver;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dgiwarp_ripc::{CallOptions, Client, Drive, Endpoint, Payload, StreamCall};
+use dgiwarp_ripc::{CallOptions, Client, Drive, Endpoint, LoadBalancing, Payload, StreamCall};
 use http::{HeaderMap, Request, Response};
 use tonic::Status;
 use tonic::body::Body;
@@ -39,10 +39,23 @@ impl Channel {
     /// Never: the name of the service is one.
     #[must_use]
     pub fn new(endpoint: &Endpoint, addresses: Vec<SocketAddr>) -> Self {
+        Self::balanced(endpoint, addresses, LoadBalancing::default())
+    }
+
+    /// A channel that chooses the address of each call in this way.
+    ///
+    /// # Panics
+    /// Never: the name of the service is one.
+    #[must_use]
+    pub fn balanced(
+        endpoint: &Endpoint,
+        addresses: Vec<SocketAddr>,
+        policy: LoadBalancing,
+    ) -> Self {
         let service = SERVICE.parse().expect("the name of a service");
         Self {
             endpoint: endpoint.clone(),
-            client: Arc::new(endpoint.client(service, addresses)),
+            client: Arc::new(endpoint.client(service, addresses).balanced(policy)),
             room: None,
             drive: Drive::default(),
         }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use dgiwarp_ripc::{Item, MethodId, Payload};
 use dgiwarp_ripc_service::{
-    Blob, CallOptions, Code, Config, Context, Endpoint, Handle, Metadata, Status, service,
+    Blob, CallOptions, Code, Config, Context, Endpoint, Handle, LoadBalancing, Metadata, Status,
+    service,
 };
 use serde::{Deserialize, Serialize};
 
@@ -220,6 +221,28 @@ async fn handlers_know_their_calls() {
         client.about().await,
         Ok((true, false, Some(b"17".to_vec())))
     );
+}
+
+#[tokio::test]
+async fn calls_spread_over_the_instances_of_a_service() {
+    let service = Service::default();
+    let servers = [endpoint("127.0.0.1:0"), endpoint("127.0.0.1:0")];
+    let idle = Service::default();
+    service
+        .clone()
+        .serve(&servers[0], Handle::current())
+        .unwrap();
+    idle.clone().serve(&servers[1], Handle::current()).unwrap();
+    let addresses = servers.iter().map(|it| it.local_addr().unwrap()).collect();
+    let caller = Endpoint::open(Config::default().without_group()).unwrap();
+    let client = ShapesClient::balanced(&caller, addresses, LoadBalancing::LeastOutstanding)
+        .with_options(CallOptions::timeout(SOON));
+    let both = [client.clone(), client].map(|it| tokio::spawn(async move { it.hold().await }));
+    reach(&service.0.begun, 1).await;
+    reach(&idle.0.begun, 1).await;
+    for call in both {
+        call.abort();
+    }
 }
 
 #[tokio::test]

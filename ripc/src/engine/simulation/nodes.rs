@@ -196,7 +196,11 @@ fn reply(
     let message = Message {
         number,
         credit: 0,
-        kind: Kind::Reply { status, body },
+        kind: Kind::Reply {
+            status,
+            refused: false,
+            body,
+        },
     };
     send(now, own, peer, Some(&message), network);
 }

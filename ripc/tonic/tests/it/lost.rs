@@ -6,9 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use bytes::Bytes;
-use dgiwarp_ripc_service::{CallOptions, Context, service};
+use dgiwarp_ripc_service::{CallOptions, Context, LoadBalancing, service};
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::*;
 
@@ -31,6 +31,42 @@ impl Holder for Service {
     async fn begun(&self, _: Context) -> Result<usize, dgiwarp_ripc::Status> {
         Ok(self.0.begun.load(Ordering::SeqCst))
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_spread_over_servers_and_leave_one_that_is_gone() {
+    let services = [Service::default(), Service::default()];
+    let mut servers = services.clone().map(|service| {
+        let server = endpoint("127.0.0.1:0");
+        Server::new()
+            .add_service(GreeterServer::new(service))
+            .serve(&server, Handle::current())
+            .unwrap();
+        Some(server)
+    });
+    let addresses = servers.iter().flatten();
+    let addresses = addresses.map(|it| it.local_addr().unwrap()).collect();
+    let caller = Endpoint::open(Config::default().without_group()).unwrap();
+    let channel = Channel::balanced(&caller, addresses, LoadBalancing::LeastOutstanding);
+    let client = GreeterClient::new(channel);
+    let held: Vec<_> = (0..2)
+        .map(|_| {
+            let mut client = client.clone();
+            tokio::spawn(async move { client.hello(hello("sleep long")).await })
+        })
+        .collect();
+    for service in &services {
+        begun(&service.0.begun, 1).await;
+    }
+    held.iter().for_each(JoinHandle::abort);
+    servers[0] = None;
+    let mut client = client;
+    let mut failed = 0;
+    for _ in 0..20 {
+        // The first one may find its connection lost.
+        failed += usize::from(client.hello(hello("you")).await.is_err());
+    }
+    assert!(failed <= 1);
 }
 
 /// A process that serves both kinds of services; it ends with this one.

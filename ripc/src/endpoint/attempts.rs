@@ -1,0 +1,95 @@
+//! A call on its way over the instances of its service.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::client::{CallOptions, Client, Ended, PendingCall};
+use super::state::Fate;
+use crate::engine::balance::Instances;
+use crate::names::MethodId;
+use crate::payload::Payload;
+use crate::status::{Code, Status};
+use crate::system::now;
+use crate::wire::message::Streams;
+
+/// A call that counts as one under way at its instance until it is dropped.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) instances: Arc<Mutex<Instances>>,
+    /// Position of the instance.
+    pub(super) at: usize,
+}
+
+impl Slot {
+    pub(super) fn reached(&self) {
+        self.instances.lock().reached(self.at);
+    }
+
+    pub(super) fn failed(&self, now: Duration) {
+        self.instances.lock().failed(self.at, now);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.instances.lock().ended(self.at);
+    }
+}
+
+/// A call on its way over the instances of its client.
+pub(super) struct Attempts<'a> {
+    pub(super) client: &'a Client,
+    pub(super) method: MethodId,
+    pub(super) payload: Arc<Payload>,
+    pub(super) options: CallOptions,
+    pub(super) streams: Streams,
+    pub(super) deadline: Option<Instant>,
+    /// Instances that it was for, the latest one last.
+    pub(super) tried: Vec<usize>,
+    pub(super) result: Result<Payload, Status>,
+}
+
+impl Attempts<'_> {
+    /// Begins the call at the next instance. `None` where none is left, or none may take it: the result has the reason.
+    pub(super) fn begin(&mut self) -> Option<PendingCall> {
+        // Another instance is of no use where the time is over.
+        while self.tried.is_empty() || self.deadline.is_none_or(|at| now() < at) {
+            let slot = self.client.choose(&self.tried)?;
+            self.tried.push(slot.at);
+            let payload = Arc::clone(&self.payload);
+            let (options, deadline) = (&self.options, self.deadline);
+            let begun =
+                self.client
+                    .begin_at(slot, self.method, payload, options, self.streams, deadline);
+            match begun {
+                Ok(call) => return Some(call),
+                Err(status) => {
+                    let fate = if status.code == Code::Unavailable {
+                        Fate::Unsent
+                    } else {
+                        Fate::Replied
+                    };
+                    if self.is_over((fate, Err(status))) {
+                        return None;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes the end of an attempt. Returns whether it is that of the call.
+    pub(super) fn is_over(&mut self, (fate, result): Ended) -> bool {
+        let code = result.as_ref().err().map(|status| status.code);
+        self.result = result;
+        match (fate, code) {
+            (Fate::Unsent, Some(Code::Unavailable)) => false,
+            // The instance goes away, or has too many calls.
+            (Fate::Refused, Some(Code::Unavailable | Code::ResourceExhausted)) => false,
+            (Fate::Lost, Some(Code::Unavailable)) => !self.options.idempotent,
+            _ => true,
+        }
+    }
+}
