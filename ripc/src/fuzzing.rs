@@ -46,7 +46,7 @@ fn formats(data: &[u8]) {
     }
     again(data, Hello::parse, Hello::emit);
     again(data, Query::parse, Query::emit);
-    again(data, Answer::parse, Answer::emit);
+    again(data, Answer::parse, |answer| answer.emit().concat());
     again(data, Metadata::parse, Metadata::emit);
     let refusal = |octets: &[u8]| Refusal::parse(octets).map(|(_, refusal)| refusal);
     again(data, refusal, |it| it.emit());

@@ -10,19 +10,24 @@ use std::time::Duration;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::Error;
 use crate::names::{ServiceId, ServiceName};
 use crate::system::{after, now, random};
-use crate::wire::resolve::{Answer, MAX_ANSWER, Query};
+use crate::wire::resolve::{Answer, MAX_ANSWER, MAX_KNOWN, Query};
 
 /// Answers that a query takes at most.
 const ANSWERS: usize = 256;
+/// Services of an endpoint that a querier takes; a part of an answer more, at most.
+const SERVICES: usize = 16_384;
 /// Time between the first two datagrams of a query; it doubles each time.
 const AGAIN: Duration = Duration::from_millis(20);
 /// Longest time between two of them.
 const RARELY: Duration = Duration::from_secs(1);
+/// Parts behind the first ones of answers in a second, at most: a query whose source is forged has few octets, and an answer may have many.
+const LATER_PARTS: usize = 128;
 /// Longest time in which the responder does not check whether it is to end.
 const NAP: Duration = Duration::from_millis(250);
 
@@ -51,7 +56,7 @@ pub struct Found {
     pub instance: u64,
     /// Address and TCP port to call it at.
     pub address: SocketAddr,
-    /// Services that fit its answer.
+    /// Services that it answered with: that which was asked for, or all.
     pub services: Vec<ServiceName>,
 }
 
@@ -87,13 +92,19 @@ impl Group {
         let error = "the group cannot be asked";
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(Error::system(error))?;
         let number = random()?;
-        let query = Query { number, service }.emit();
         let interfaces = self.interfaces();
         let end = after(timeout);
         let left = || end.map_or(RARELY, |end| end.saturating_duration_since(now()));
         let mut found: Vec<Found> = Vec::new();
         let mut interval = AGAIN;
         while (found.is_empty() || !first) && found.len() < ANSWERS && !left().is_zero() {
+            let known = known(&found);
+            let query = Query {
+                number,
+                service,
+                known,
+            };
+            let query = query.emit();
             for interface in &interfaces {
                 let send = || {
                     socket2::SockRef::from(&socket).set_multicast_if_v4(interface)?;
@@ -130,9 +141,17 @@ impl Group {
     }
 }
 
+/// Instances that need not answer again unless they have more services: those with the most, as far as a query has room for them.
+fn known(found: &[Found]) -> Vec<(u64, u16)> {
+    let services = |it: &Found| u16::try_from(it.services.len()).unwrap_or(u16::MAX);
+    let mut known: Vec<_> = found.iter().map(|it| (it.instance, services(it))).collect();
+    known.sort_by_key(|(_, services)| std::cmp::Reverse(*services));
+    known.truncate(MAX_KNOWN);
+    known
+}
+
 fn add(found: &mut Vec<Found>, answer: Answer, ip: IpAddr) {
-    // Of several addresses of an instance the first that answered is used.
-    if answer.port == 0 || found.iter().any(|it| it.instance == answer.instance) {
+    if answer.port == 0 {
         return;
     }
     let services = answer.services.into_iter().map(|(id, name)| {
@@ -145,11 +164,22 @@ fn add(found: &mut Vec<Found>, answer: Answer, ip: IpAddr) {
             name: String::new(),
         })
     });
-    found.push(Found {
-        instance: answer.instance,
-        address: SocketAddr::new(ip, answer.port),
-        services: services.collect(),
-    });
+    let address = SocketAddr::new(ip, answer.port);
+    let Some(known) = found.iter_mut().find(|it| it.instance == answer.instance) else {
+        found.push(Found {
+            instance: answer.instance,
+            address,
+            services: services.collect(),
+        });
+        return;
+    };
+    // Of several addresses of an instance the first that answered is used.
+    if known.address == address && known.services.len() < SERVICES {
+        let have: FxHashSet<_> = known.services.iter().map(|it| it.id).collect();
+        known
+            .services
+            .extend(services.filter(|it| !have.contains(&it.id)));
+    }
 }
 
 /// Answers queries in the group until it is dropped.
@@ -221,6 +251,8 @@ struct Answering {
 
 impl Answering {
     fn run(&self, socket: &UdpSocket, from: &UdpSocket) {
+        let mut second = now();
+        let mut later_parts = 0;
         while !self.over.load(Ordering::Acquire) {
             let mut bytes = [0; MAX_ANSWER];
             let Ok((length, source)) = socket.recv_from(&mut bytes) else {
@@ -229,27 +261,35 @@ impl Answering {
             let Ok(query) = Query::parse(&bytes[..length]) else {
                 continue;
             };
-            if let Some(answer) = self.answer(query) {
-                // The one who asks asks again.
-                let _ = from.send_to(&answer.emit(), source);
+            let parts = self.answer(&query).map(|it| it.emit()).unwrap_or_default();
+            if now().saturating_duration_since(second) >= Duration::from_secs(1) {
+                second = now();
+                later_parts = 0;
+            }
+            let parts = parts.get(..1 + LATER_PARTS - later_parts).unwrap_or(&parts);
+            later_parts += parts.len().saturating_sub(1);
+            for part in parts {
+                // A querier asks again.
+                let _ = from.send_to(part, source);
             }
         }
     }
 
-    fn answer(&self, query: Query) -> Option<Answer> {
+    fn answer(&self, query: &Query) -> Option<Answer> {
         let services = self.services.lock();
-        let asked = |it: &&Announced| it.id.number() == query.service;
-        let first = services.iter().find(asked);
-        if query.service != 0 && first.is_none() || services.is_empty() {
-            return None;
-        }
-        let others = services.iter().filter(|it| !asked(it));
-        let all = first.into_iter().chain(others);
-        Some(Answer {
+        let asked = services
+            .iter()
+            .filter(|it| query.service == 0 || it.id.number() == query.service);
+        let asked: Vec<_> = asked.map(|it| (it.id.number(), it.name.clone())).collect();
+        let mut known = query.known.iter();
+        let is_known = known.any(|(instance, count)| {
+            *instance == self.instance && usize::from(*count) >= asked.len()
+        });
+        (!asked.is_empty() && !is_known).then_some(Answer {
             number: query.number,
             instance: self.instance,
             port: self.port,
-            services: all.map(|it| (it.id.number(), it.name.clone())).collect(),
+            services: asked,
         })
     }
 }
@@ -258,28 +298,42 @@ impl Answering {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_answer_begins_with_the_service_that_was_asked_for() {
-        let announced = |name: &str| Announced {
-            id: ServiceId::named(name),
-            name: name.to_owned(),
-        };
-        let answering = Answering {
-            services: Arc::new(Mutex::new(vec![announced("a"), announced("b")])),
+    fn answering(instance: u64, names: impl Iterator<Item = String>) -> Answering {
+        let announced = names.map(|name| Announced {
+            id: ServiceId::named(&name),
+            name,
+        });
+        Answering {
+            services: Arc::new(Mutex::new(announced.collect())),
             over: Arc::default(),
-            instance: 5,
+            instance,
             port: 7,
-        };
-        let ask = |service| answering.answer(Query { number: 1, service });
-        let answer = ask(ServiceId::named("b").number()).unwrap();
-        let names: Vec<_> = answer.services.iter().map(|it| it.1.as_str()).collect();
-        assert_eq!(names, ["b", "a"]);
-        assert_eq!(ask(0).unwrap().services.len(), 2);
-        assert!(ask(9).is_none());
+        }
+    }
+
+    fn query(service: u64, known: Vec<(u64, u16)>) -> Query {
+        Query {
+            number: 1,
+            service,
+            known,
+        }
+    }
+
+    #[test]
+    fn an_answer_has_what_was_asked_for_and_is_not_known() {
+        let answering = answering(5, ["a", "b"].map(str::to_owned).into_iter());
+        let b = ServiceId::named("b").number();
+        let answer = answering.answer(&query(b, vec![(4, 1)])).unwrap();
+        assert_eq!(answer.services, [(b, "b".to_owned())]);
+        assert!(answering.answer(&query(b, vec![(4, 1), (5, 1)])).is_none());
+        let all = query(0, vec![(5, 1)]);
+        assert_eq!(answering.answer(&all).unwrap().services.len(), 2);
+        assert!(answering.answer(&query(0, vec![(5, 2)])).is_none());
+        assert!(answering.answer(&query(9, Vec::new())).is_none());
         let mut found = Vec::new();
         add(&mut found, answer.clone(), IpAddr::V4(Ipv4Addr::LOCALHOST));
         add(&mut found, answer, IpAddr::V4(Ipv4Addr::BROADCAST));
-        assert_eq!(found.len(), 1);
+        assert_eq!((found.len(), found[0].services.len()), (1, 1));
         // A name of another number.
         let liar = Answer {
             number: 1,
@@ -289,5 +343,53 @@ mod tests {
         };
         add(&mut found, liar, IpAddr::V4(Ipv4Addr::LOCALHOST));
         assert_eq!(found[1].services[0].to_string(), "3");
+    }
+
+    #[test]
+    fn a_thousand_services_are_found_with_little_traffic() {
+        const HEADERS: usize = 28;
+        let names = |endpoint: u64, count: usize| {
+            (0..count).map(move |it| format!("service-{endpoint}-{it}"))
+        };
+        for endpoints in [1, 10, 100_u64] {
+            let count = 1000 / usize::try_from(endpoints).unwrap();
+            let all = (1..=endpoints).map(|it| answering(it, names(it, count)));
+            let all: Vec<_> = all.collect();
+            let mut found = Vec::new();
+            let mut octets = 0;
+            // The queries of a second. Of the answers to the first one, each third part is lost.
+            for round in 0..6 {
+                let bytes = query(0, known(&found)).emit();
+                octets += bytes.len() + HEADERS;
+                let query = Query::parse(&bytes).unwrap();
+                let answers = all.iter().filter_map(|it| it.answer(&query));
+                for (at, part) in answers.flat_map(|it| it.emit()).enumerate() {
+                    octets += part.len() + HEADERS;
+                    if round > 0 || at % 3 < 2 {
+                        let part = Answer::parse(&part).unwrap();
+                        add(&mut found, part, IpAddr::V4(Ipv4Addr::LOCALHOST));
+                    }
+                }
+            }
+            let services: usize = found.iter().map(|it| it.services.len()).sum();
+            assert_eq!(services, 1000);
+            assert!(octets <= 100_000, "{endpoints} endpoints: {octets} octets");
+        }
+    }
+
+    #[test]
+    fn services_of_one_instance_are_bounded() {
+        let mut found = Vec::new();
+        for part in 0..2000 {
+            let ids = (0..100).map(|it| (1 + part * 100 + it, String::new()));
+            let answer = Answer {
+                number: 1,
+                instance: 6,
+                port: 7,
+                services: ids.collect(),
+            };
+            add(&mut found, answer, IpAddr::V4(Ipv4Addr::LOCALHOST));
+        }
+        assert!(found[0].services.len() < SERVICES + 100);
     }
 }

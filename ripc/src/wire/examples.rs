@@ -136,17 +136,24 @@ fn queries() {
     let query = Query {
         number: 0x1122_3344_5566_7788,
         service,
+        known: Vec::new(),
     };
     // A query has no port.
     assert_eq!(query.emit(), example("query"));
-    assert_eq!(Query::parse(&example("query")), Ok(query));
+    assert_eq!(Query::parse(&example("query")).as_ref(), Ok(&query));
+    let again = Query {
+        known: vec![(0x0123_4567_89ab_cdef, 1)],
+        ..query
+    };
+    assert_eq!(again.emit(), example("query-again"));
+    assert_eq!(Query::parse(&example("query-again")), Ok(again));
     let answer = Answer {
-        number: query.number,
+        number: 0x1122_3344_5566_7788,
         instance: 0x0123_4567_89ab_cdef,
         port: 7000,
         services: vec![(service, "kv".to_owned())],
     };
-    assert_eq!(answer.emit(), example("answer"));
+    assert_eq!(answer.emit(), [example("answer")]);
     assert_eq!(Answer::parse(&example("answer")), Ok(answer));
 }
 

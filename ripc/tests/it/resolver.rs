@@ -17,6 +17,34 @@ fn group() -> Group {
 }
 
 #[test]
+fn all_of_a_thousand_services_are_listed() {
+    let group = group();
+    let mut config = Config::listening("127.0.0.1:0".parse().unwrap());
+    config.group = Some(group);
+    let servers: Vec<_> = (0..4)
+        .map(|_| Endpoint::open(config.clone()).unwrap())
+        .collect();
+    for (at, server) in servers.iter().enumerate() {
+        for service in 0..250 {
+            server
+                .open_inbox(&format!("service-{at}-{service}"))
+                .unwrap();
+        }
+    }
+    config.listen = None;
+    let client = Endpoint::open(config).unwrap();
+    let count = |found: &[dgiwarp_ripc::Found]| {
+        let names = found.iter().flat_map(|it| &it.services);
+        names.filter(|it| it.name.starts_with("service-")).count()
+    };
+    // A loaded machine may take long to answer.
+    let found = (0..50)
+        .map(|_| client.list(Duration::from_secs(1)).unwrap())
+        .find(|found| count(found) == 1000);
+    assert_eq!(found.expect("a thousand services").len(), 4);
+}
+
+#[test]
 fn services_are_found_by_name_and_listed() {
     let group = group();
     let open = |listens: bool| {
