@@ -38,9 +38,9 @@ impl Drop for Slot {
     }
 }
 
-/// A call on its way over the instances of its client.
-pub(super) struct Attempts<'a> {
-    pub(super) client: &'a Client,
+/// A call, so that it can be made again.
+#[derive(Debug)]
+pub(super) struct Plan {
     pub(super) method: MethodId,
     pub(super) payload: Arc<Payload>,
     pub(super) options: CallOptions,
@@ -48,6 +48,12 @@ pub(super) struct Attempts<'a> {
     pub(super) deadline: Option<Instant>,
     /// Instances that it was for, the latest one last.
     pub(super) tried: Vec<usize>,
+}
+
+/// A call on its way over the instances of its client.
+pub(super) struct Attempts<'a> {
+    pub(super) client: &'a Client,
+    pub(super) plan: Plan,
     pub(super) result: Result<Payload, Status>,
 }
 
@@ -55,14 +61,15 @@ impl Attempts<'_> {
     /// Begins the call at the next instance. `None` where none is left, or none may take it: the result has the reason.
     pub(super) fn begin(&mut self) -> Option<PendingCall> {
         // Another instance is of no use where the time is over.
-        while self.tried.is_empty() || self.deadline.is_none_or(|at| now() < at) {
-            let slot = self.client.choose(&self.tried)?;
-            self.tried.push(slot.at);
-            let payload = Arc::clone(&self.payload);
-            let (options, deadline) = (&self.options, self.deadline);
-            let begun =
-                self.client
-                    .begin_at(slot, self.method, payload, options, self.streams, deadline);
+        let plan = &mut self.plan;
+        while plan.tried.is_empty() || plan.deadline.is_none_or(|at| now() < at) {
+            let slot = self.client.choose(&plan.tried)?;
+            plan.tried.push(slot.at);
+            let payload = Arc::clone(&plan.payload);
+            let (options, deadline) = (&plan.options, plan.deadline);
+            let (method, streams) = (plan.method, plan.streams);
+            let client = self.client;
+            let begun = client.begin_at(slot, method, payload, options, streams, deadline);
             match begun {
                 Ok(call) => return Some(call),
                 Err(status) => {
@@ -71,7 +78,8 @@ impl Attempts<'_> {
                     } else {
                         Fate::Replied
                     };
-                    if self.is_over((fate, Err(status))) {
+                    self.result = Err(status);
+                    if fate == Fate::Replied {
                         return None;
                     }
                 }
@@ -88,7 +96,7 @@ impl Attempts<'_> {
             (Fate::Unsent, Some(Code::Unavailable)) => false,
             // The instance goes away, or has too many calls.
             (Fate::Refused, Some(Code::Unavailable | Code::ResourceExhausted)) => false,
-            (Fate::Lost, Some(Code::Unavailable)) => !self.options.idempotent,
+            (Fate::Lost, Some(Code::Unavailable)) => !self.plan.options.idempotent,
             _ => true,
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::Endpoint;
-use super::attempts::{Attempts, Slot};
+use super::attempts::{Attempts, Plan, Slot};
 use super::peer::Out;
 use super::progress::Shared;
 use super::state::{Fate, Pending};
@@ -93,6 +93,8 @@ pub struct PendingCall {
     opened: bool,
     /// Its result was taken.
     over: bool,
+    /// Valid once it is over.
+    fate: Fate,
     slot: Slot,
 }
 
@@ -190,11 +192,38 @@ impl Client {
             down: true,
             up: sends,
         };
-        let mut attempts = self.attempts(method, payload, options, streams);
+        self.open_by(self.attempts(method, payload, options, streams))
+            .await
+    }
+
+    /// Makes a call again, at another instance, that its instance did not execute: `refusal` is its result. A call with a stream of the caller's is not made again.
+    ///
+    /// # Errors
+    /// `refusal`, where it may have been executed, or no instance is left; else as [`open`](Self::open).
+    pub async fn open_again(
+        &self,
+        refused: StreamCall,
+        refusal: Status,
+    ) -> Result<StreamCall, Status> {
+        let StreamCall { call, plan, .. } = refused;
+        let mut attempts = Attempts {
+            client: self,
+            plan,
+            result: Err(Status::new(Code::Cancelled, "the call is over")),
+        };
+        let is_over = attempts.is_over((call.fate, Err(refusal.clone())));
+        if is_over || !call.over || attempts.plan.streams.up {
+            return Err(refusal);
+        }
+        drop(call);
+        self.open_by(attempts).await
+    }
+
+    async fn open_by(&self, mut attempts: Attempts<'_>) -> Result<StreamCall, Status> {
         while let Some(call) = attempts.begin() {
             let executor: Arc<dyn Streaming> = Arc::<Shared>::clone(self.endpoint.shared());
             let id = call.stream_id();
-            let sender = sends.then(|| StreamSender {
+            let sender = attempts.plan.streams.up.then(|| StreamSender {
                 executor: Arc::clone(&executor),
                 id,
             });
@@ -203,14 +232,17 @@ impl Client {
                 id,
                 ended: false,
             };
-            let mut call = StreamCall {
-                call,
-                sender,
-                receiver,
-            };
-            let opened = std::future::poll_fn(|context| call.call.poll_open(context)).await;
+            let mut call = call;
+            let opened = std::future::poll_fn(|context| call.poll_open(context)).await;
             match opened {
-                None => return Ok(call),
+                None => {
+                    return Ok(StreamCall {
+                        call,
+                        sender,
+                        receiver,
+                        plan: attempts.plan,
+                    });
+                }
                 Some(ended) => {
                     if attempts.is_over(ended) {
                         break;
@@ -229,14 +261,17 @@ impl Client {
         options: &CallOptions,
         streams: Streams,
     ) -> Attempts<'_> {
-        Attempts {
-            client: self,
+        let plan = Plan {
             method,
             payload: Arc::new(payload),
             options: options.clone(),
             streams,
             deadline: options.timeout.and_then(after),
             tried: Vec::new(),
+        };
+        Attempts {
+            client: self,
+            plan,
             result: Err(Status::new(Code::NotFound, "the service has no address")),
         }
     }
@@ -324,6 +359,7 @@ impl Client {
             deadline,
             opened,
             over: false,
+            fate: Fate::Replied,
             slot,
         })
     }
@@ -338,6 +374,7 @@ pub struct StreamCall {
     pub sender: Option<StreamSender>,
     /// Receiving end of the server's stream. Without octets, it ends with the call.
     pub receiver: StreamReceiver,
+    plan: Plan,
 }
 
 impl PendingCall {
@@ -410,6 +447,7 @@ impl PendingCall {
         drop(inner);
         self.over = true;
         let fate = found.as_ref().map(|it| it.fate).unwrap_or_default();
+        self.fate = fate;
         self.note(fate);
         let result = found.and_then(|it| it.result);
         let over = || Err(Status::new(Code::Cancelled, "the call is over"));

@@ -72,6 +72,7 @@ fn octets_go_both_ways_at_once() {
                 call,
                 sender,
                 mut receiver,
+                ..
             } = call;
             let (mut sender, sent) = (sender.unwrap(), sent.clone());
             let sending = thread::spawn(move || {

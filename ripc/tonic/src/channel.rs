@@ -21,7 +21,7 @@ use crate::{SERVICE, UNARY};
 
 /// A channel for generated clients, in place of `tonic::transport::Channel`. Cloning shares it.
 ///
-/// Calls need no runtime. Within a runtime of tokio whose I/O is enabled, a task drives the endpoint, and no thread stands between the network and the caller. A call goes to the first address, and to the next ones where no connection can be made. Its time is that of
+/// Calls need no runtime. Within a runtime of tokio whose I/O is enabled, a task drives the endpoint, and no thread stands between the network and the caller. A call goes to the first address, and to another one where no connection can be made, or where the server refuses it without executing it. Its time is that of
 /// `tonic::Request::set_timeout`, for the call with its streams; without, it has no limit. Dropping its future, or the stream of its response before the end, cancels it.
 /// Within a runtime of tokio, the stream of a request is sent by a task; else while the program polls the call or the stream of its response.
 #[derive(Debug, Clone)]
@@ -91,41 +91,22 @@ impl Channel {
         payload.items.extend(content.message);
         let sends = begun.is_some();
         let call = self.client.open(UNARY, payload, &options, sends).await;
-        let StreamCall {
-            call,
-            sender,
-            mut receiver,
-            ..
-        } = call.map_err(tonic_status)?;
-        let mut sending = match (sender, begun) {
+        let mut call = call.map_err(tonic_status)?;
+        let mut sending = match (call.sender.take(), begun) {
             (Some(sender), Some(begun)) => Sending::start(sender, begun),
             _ => Sending::Over,
         };
-        let mut octets = Vec::new();
-        loop {
-            let next = poll_fn(|context| match receiver.poll_receive(context) {
-                Poll::Pending => sending.poll_failed(context).map(Err),
-                Poll::Ready(next) => Poll::Ready(Ok(next)),
-            });
-            let Some(Ok(more)) = next.await? else {
-                break;
-            };
-            octets.extend(more);
-            if let Some((head, first)) = Parsed::head(&octets)? {
-                let body = Responses {
-                    first: Some(Bytes::copy_from_slice(first)),
-                    call: Some((call, receiver)),
-                    sending,
-                };
-                let mut response = Response::new(Body::new(body));
-                *response.headers_mut() = head.headers;
-                return Ok(response);
+        let reply = loop {
+            match self.response(call, &mut sending).await? {
+                Begun::Response(response) => return Ok(response),
+                Begun::Reply(reply) => break reply,
+                // Another instance may take one that was refused.
+                Begun::Failed(failed, status) => {
+                    let again = self.client.open_again(*failed, status).await;
+                    call = again.map_err(tonic_status)?;
+                }
             }
-        }
-        let reply = call.await.map_err(tonic_status)?;
-        if !octets.is_empty() {
-            return Err(Status::internal("the stream ends inside of its headers"));
-        }
+        };
         let mut items = reply.items.into_iter();
         let mut fields = || {
             let item = items.next();
@@ -142,6 +123,46 @@ impl Channel {
         *response.headers_mut() = head.headers;
         Ok(response)
     }
+
+    /// Waits until the response of a call begins, or for the reply of one whose server sent no stream.
+    async fn response(&self, mut call: StreamCall, sending: &mut Sending) -> Result<Begun, Status> {
+        let mut octets = Vec::new();
+        loop {
+            let next = poll_fn(|context| match call.receiver.poll_receive(context) {
+                Poll::Pending => sending.poll_failed(context).map(Err),
+                Poll::Ready(next) => Poll::Ready(Ok(next)),
+            });
+            let Some(Ok(more)) = next.await? else {
+                break;
+            };
+            octets.extend(more);
+            if let Some((head, first)) = Parsed::head(&octets)? {
+                let body = Responses {
+                    first: Some(Bytes::copy_from_slice(first)),
+                    call: Some((call.call, call.receiver)),
+                    sending: std::mem::replace(sending, Sending::Over),
+                };
+                let mut response = Response::new(Body::new(body));
+                *response.headers_mut() = head.headers;
+                return Ok(Begun::Response(response));
+            }
+        }
+        match (&mut call.call).await {
+            Ok(_) if !octets.is_empty() => {
+                Err(Status::internal("the stream ends inside of its headers"))
+            }
+            Ok(reply) => Ok(Begun::Reply(reply)),
+            Err(status) => Ok(Begun::Failed(Box::new(call), status)),
+        }
+    }
+}
+
+/// Beginning of a response.
+enum Begun {
+    /// Its body is the stream of the server.
+    Response(Response<Body>),
+    Reply(Payload),
+    Failed(Box<StreamCall>, dgiwarp_ripc::Status),
 }
 
 impl tower_service::Service<Request<Body>> for Channel {

@@ -69,6 +69,73 @@ async fn calls_spread_over_servers_and_leave_one_that_is_gone() {
     assert!(failed <= 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_a_server_has_no_room_for_goes_to_another() {
+    let services = [Service::default(), Service::default()];
+    let mut small = Config::listening("127.0.0.1:0".parse().unwrap()).without_group();
+    small.limits.waiting = 0;
+    let servers = [Endpoint::open(small).unwrap(), endpoint("127.0.0.1:0")];
+    for (server, service) in servers.iter().zip(&services) {
+        let greeter = GreeterServer::new(service.clone());
+        let services = Server::new().add_service(greeter);
+        services.serve(server, Handle::current()).unwrap();
+    }
+    let caller = Endpoint::open(Config::default().without_group()).unwrap();
+    let addresses = servers.each_ref().map(|it| it.local_addr().unwrap());
+    let mut client = GreeterClient::new(Channel::new(&caller, addresses.to_vec()));
+    for _ in 0..3 {
+        let mut request = hello("you");
+        request.set_timeout(SOON);
+        assert_eq!(
+            client.hello(request).await.unwrap().into_inner().text,
+            "Hello you!"
+        );
+    }
+    let begun = services
+        .each_ref()
+        .map(|it| it.0.begun.load(Ordering::SeqCst));
+    assert_eq!(begun, [0, 3]);
+    // Where there is no other one, the status is that of the server.
+    let mut alone = GreeterClient::new(Channel::new(&caller, vec![addresses[0]]));
+    let status = alone.hello(hello("you")).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_goes_away_fails_no_call_and_executes_none_twice() {
+    const CALLS: usize = 300;
+    let services = [Service::default(), Service::default()];
+    let servers = [endpoint("127.0.0.1:0"), endpoint("127.0.0.1:0")];
+    for (server, service) in servers.iter().zip(&services) {
+        let greeter = GreeterServer::new(service.clone());
+        let services = Server::new().add_service(greeter);
+        services.serve(server, Handle::current()).unwrap();
+    }
+    let caller = Endpoint::open(Config::default().without_group()).unwrap();
+    let addresses = servers.each_ref().map(|it| it.local_addr().unwrap());
+    let channel = Channel::balanced(&caller, addresses.to_vec(), LoadBalancing::TwoChoices);
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        let mut client = GreeterClient::new(channel.clone());
+        tasks.spawn(async move {
+            for _ in 0..CALLS {
+                client.hello(hello("you")).await.unwrap();
+            }
+        });
+    }
+    begun(&services[0].0.begun, CALLS / 2).await;
+    let [gone, _kept] = servers;
+    let closed = tokio::task::spawn_blocking(move || gone.close(SOON)).await;
+    assert!(closed.unwrap());
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    let begun = services
+        .each_ref()
+        .map(|it| it.0.begun.load(Ordering::SeqCst));
+    assert_eq!(begun.iter().sum::<usize>(), 4 * CALLS);
+}
+
 /// A process that serves both kinds of services; it ends with this one.
 struct Process {
     child: Child,
