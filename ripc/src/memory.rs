@@ -1,6 +1,6 @@
 //! Memory of long items: blocks, and the pool that they come from and go back to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -253,6 +253,14 @@ impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Block({} bytes)", self.length)
     }
+}
+
+/// Takes the first memory of the program's that is long enough.
+pub(crate) fn take_place(places: &mut VecDeque<Block>, length: usize) -> Option<Block> {
+    let at = places.iter().position(|block| block.len() >= length)?;
+    let mut block = places.remove(at)?;
+    block.truncate(length);
+    Some(block)
 }
 
 #[cfg(test)]

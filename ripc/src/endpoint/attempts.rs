@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::client::{CallOptions, Client, Ended, PendingCall};
-use super::state::Fate;
 use crate::engine::balance::Instances;
+use crate::engine::calls::Fate;
 use crate::names::MethodId;
 use crate::payload::Payload;
 use crate::status::{Code, Status};

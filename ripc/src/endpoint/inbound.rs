@@ -7,16 +7,16 @@ use std::time::Duration;
 use dgiwarp::{Access, Wc, WcOpcode, WcStatus};
 
 use super::peer::{GOING_AWAY, Out, Subject, TooManyPings, pieces};
-use super::service::{Cancellation, Incoming, Job, Request, Route};
-use super::state::{About, Answer, Fate, Inbound, State, Then, Unread};
+use super::service::{Answer, Cancellation, Incoming, Job, Request, Route};
+use super::state::{About, Inbound, State, Then, Unread};
 use super::stream::StreamId;
 use super::work_id::WorkId;
-use crate::engine::calls::Replied;
+use crate::engine::calls::{Fate, Replied};
 use crate::engine::credit::{Overdrawn, cost};
 use crate::engine::executions::Begin;
 use crate::engine::streams::BadPart;
-use crate::engine::windows::BadWindow;
-use crate::memory::Block;
+use crate::engine::windows::{BadWindow, check_windows};
+use crate::memory::take_place;
 use crate::names::{MethodId, ServiceId};
 use crate::payload::{Item, Payload};
 use crate::status::{Code, Status};
@@ -629,30 +629,4 @@ impl State {
 
 fn begun_is_new<R>(begun: &Begin<R>) -> bool {
     !matches!(begun, Begin::Over)
-}
-
-/// Checks each written item with a function of its window and length, and that none is named twice.
-fn check_windows(
-    body: &Body,
-    check: impl Fn(u32, u64) -> Result<(), BadWindow>,
-) -> Result<(), BadWindow> {
-    let mut seen = Vec::new();
-    for item in &body.items {
-        if let WireItem::Written { window, length } = item {
-            check(*window, *length)?;
-            if seen.contains(window) {
-                return Err(BadWindow::Unknown(*window));
-            }
-            seen.push(*window);
-        }
-    }
-    Ok(())
-}
-
-/// Takes the first memory of the program's that is long enough.
-fn take_place(places: &mut VecDeque<Block>, length: usize) -> Option<Block> {
-    let at = places.iter().position(|block| block.len() >= length)?;
-    let mut block = places.remove(at)?;
-    block.truncate(length);
-    Some(block)
 }

@@ -93,6 +93,15 @@ pub(crate) trait Executor: Streaming {
     fn pool(&self) -> Arc<Pool>;
 }
 
+/// A reply as it is kept.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// The call was not executed.
+    pub(crate) refused: bool,
+    pub(crate) payload: Arc<Payload>,
+}
+
 /// Way of the one reply to a call. A call whose `Reply` is dropped unsent ends with `INTERNAL`.
 #[derive(Debug)]
 pub struct Reply {

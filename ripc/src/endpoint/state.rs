@@ -11,9 +11,9 @@ use rustc_hash::FxHashMap;
 
 use super::config::Limits;
 use super::peer::{Out, Parts, Peer, Piece, Registered, Subject, pieces};
-use super::service::{Inbox, Jobs, Route, Service};
+use super::service::{Answer, Inbox, Jobs, Route, Service};
 use super::stream::{Stream, StreamId};
-use crate::engine::calls::{Calls, Expired, Lost, Sending};
+use crate::engine::calls::{Calls, Expired, Fate, Lost, Sending};
 use crate::engine::executions::Executions;
 use crate::engine::windows::Granted;
 use crate::memory::{Block, Pool};
@@ -82,29 +82,6 @@ pub(crate) struct Pending {
     pub(crate) result: Option<Result<Payload, Status>>,
     /// Task that waits for the result.
     pub(crate) waker: Option<Waker>,
-}
-
-/// Fate of a call at the instance that it was for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Fate {
-    /// The instance replied, or this endpoint found the call wrong.
-    #[default]
-    Replied,
-    /// The instance replied that it was not executed.
-    Refused,
-    /// It surely was not sent: there is no connection.
-    Unsent,
-    /// Its connection was lost: it may have been executed.
-    Lost,
-}
-
-/// A reply as it is kept.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    /// The call was not executed.
-    pub(crate) refused: bool,
-    pub(crate) payload: Arc<Payload>,
 }
 
 /// A message whose items wait for room to be read.

@@ -15,7 +15,7 @@ pub enum LoadBalancing {
     /// The first one that can be reached, and then always that one.
     #[default]
     PickFirst,
-    /// That with the fewest calls of this client under way.
+    /// The one with the fewest calls of this client under way.
     LeastOutstanding,
     /// Of two at random that with fewer calls of this client under way: many clients do not choose the same one at a time.
     TwoChoices,
@@ -67,7 +67,7 @@ impl Instances {
         if candidates.iter().any(usable) {
             candidates.retain(usable);
         } else {
-            // That which is avoided for the shortest time.
+            // The one that is avoided for the shortest time.
             let soonest = candidates.iter().copied().min_by_key(|it| until(*it));
             candidates = soonest.into_iter().collect();
         }

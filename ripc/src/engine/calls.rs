@@ -53,6 +53,20 @@ pub(crate) enum Lost {
     Abandoned,
 }
 
+/// Fate of a call at the instance that it was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Fate {
+    /// The instance replied, or this endpoint found the call wrong.
+    #[default]
+    Replied,
+    /// The instance replied that it was not executed.
+    Refused,
+    /// It surely was not sent: there is no connection.
+    Unsent,
+    /// Its connection was lost: it may have been executed.
+    Lost,
+}
+
 /// Subject of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replied {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::wire::message::Window;
+use crate::wire::message::{Body, Window, WireItem};
 
 /// Windows of one peer that are not used, at most [`MOST`](Self::MOST).
 #[derive(Debug, Default)]
@@ -101,6 +101,24 @@ impl<M> Own<M> {
         let windows = numbers.into_iter().filter_map(|number| self.take(number));
         windows.collect()
     }
+}
+
+/// Checks each written item with a function of its window and length, and that none is named twice.
+pub(crate) fn check_windows(
+    body: &Body,
+    check: impl Fn(u32, u64) -> Result<(), BadWindow>,
+) -> Result<(), BadWindow> {
+    let mut seen = Vec::new();
+    for item in &body.items {
+        if let WireItem::Written { window, length } = item {
+            check(*window, *length)?;
+            if seen.contains(window) {
+                return Err(BadWindow::Unknown(*window));
+            }
+            seen.push(*window);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
