@@ -488,7 +488,7 @@ fn tick(sets: &[Arc<PollSet>], seen: &mut HashMap<u64, Seen>, ticks: u32) -> u32
     } else {
         IDLE_TICKS
     };
-    // Those that are watched meanwhile begin anew.
+    // A queue that is watched meanwhile begins anew.
     let before = std::mem::take(seen);
     for set in sets.iter().filter(|set| !set.arming().is_on()) {
         let polls = set.arming().polls();
