@@ -1,9 +1,12 @@
 //! Peers that are killed, restarted or hostile, and messages that fail.
 
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use dgiwarp::{Config, WcOpcode, WcStatus};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::end::{End, ROOM, SEND, octets_of};
 use crate::common::node::SOON;
@@ -42,13 +45,46 @@ fn hold(port: u16) -> UdpSocket {
     held.unwrap()
 }
 
-/// A killed peer fails what is posted to it within 4 s and its timers, and others notice nothing. One that comes up at its port is served.
+/// A killed peer fails what is posted to it within 4 s and its timers, or a quarter of a second where ICMP tells in between that nobody has its port.
 #[test]
 fn a_killed_peer_fails_alone_and_may_come_back() {
     if role().is_some() {
         return victim();
     }
     let test = here!("a_killed_peer_fails_alone_and_may_come_back");
+    let end = |victim: Process, port| {
+        drop(victim);
+        hold(port)
+    };
+    fails_alone(test, end, Duration::from_millis(250));
+}
+
+/// Of a stopped peer nothing is known but its silence.
+#[test]
+fn a_stopped_peer_fails_alone_and_may_come_back() {
+    if role().is_some() {
+        return victim();
+    }
+    let test = here!("a_stopped_peer_fails_alone_and_may_come_back");
+    let stop = |victim: Process, _| {
+        let id = Pid::from_raw(i32::try_from(victim.id()).unwrap());
+        kill(id, Signal::SIGSTOP).unwrap();
+        // Each thread stops when it leaves the kernel (`proc_pid_stat(5)`).
+        wait_until(SOON, "a stopped process", || {
+            let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap();
+            threads.flatten().all(|thread| {
+                let state = fs::read_to_string(thread.path().join("stat"));
+                state.is_ok_and(|it| it.contains(") T "))
+            })
+        });
+        victim
+    };
+    fails_alone(test, stop, UNREACHABLE);
+}
+
+/// A peer that `falls_silent` fails what is posted to it, `least` behind its last datagram or later, and others notice nothing. One that comes up at its port, when what
+/// `falls_silent` returns is gone, is served.
+fn fails_alone<T>(test: &str, falls_silent: impl FnOnce(Process, u16) -> T, least: Duration) {
     let (victim, port) = start_victim(test, 0);
     let sender = End::new(Config::default(), 0);
     let other = End::new(Config::default(), 64);
@@ -56,8 +92,7 @@ fn a_killed_peer_fails_alone_and_may_come_back() {
     let greeted = now();
     sender.post(0, port, 1000).unwrap();
     assert_eq!(sender.wait().status, WcStatus::Success);
-    drop(victim);
-    let held = hold(port);
+    let held = falls_silent(victim, port);
     let killed = now();
     sender.post(1, port, ROOM).unwrap();
     sender.post(2, port, 64).unwrap();
@@ -90,7 +125,7 @@ fn a_killed_peer_fails_alone_and_may_come_back() {
     assert_eq!((failed[0].0, failed[0].1), (1, WcStatus::RetryExceeded));
     assert_eq!(failed[1].0, 2);
     assert_ne!(failed[1].1, WcStatus::Success);
-    assert!(failed[1].2 >= UNREACHABLE, "{failed:?}");
+    assert!(failed[1].2 >= least, "{failed:?}");
     assert!(number > 20, "{number}");
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
     // Another process at the same port.
