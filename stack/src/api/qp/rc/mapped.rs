@@ -13,6 +13,8 @@ impl Rnic {
     /// ([`SameHostMode`](crate::SameHostMode)), the peer may map it ([`RcQp::write_mapped`]): the memory is that of a file (`memfd_create(2)`), whose descriptor is open
     /// as long as the memory is mapped, and which a child that forks off shares. Where such a file cannot be made, the memory is as any other.
     ///
+    /// The memory is for that connection alone: a peer that has mapped it, and means harm, can write it behind a deregistration too.
+    ///
     /// # Errors
     /// Error of `mmap(2)`, in practice `ENOMEM`.
     pub fn create_buffer_for(&self, peer: SocketAddr, len: usize) -> io::Result<Buffer> {
