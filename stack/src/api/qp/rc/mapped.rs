@@ -37,8 +37,8 @@ impl Rnic {
 
 impl RcQp {
     /// Writes to a region of the peer's at once, if this process may [map](Rnic::create_buffer_for) its memory, and the peer, on this host, has granted it: after the first
-    /// Write that the connection has carried. `fill` gets the memory, `length` octets, and must write all of it. Returns whether that was done; if not, a
-    /// [Write](crate::RcOperation::Write) is for the program to post.
+    /// Write that the connection has carried. `fill` gets the memory, `length` octets, and must write all of it. Returns whether that was done; if not, as while
+    /// another thread is at work on the queue pair, a [Write](crate::RcOperation::Write) is for the program to post.
     ///
     /// The octets are at the peer when this returns, so they may overtake work requests that were posted before (`IBV_ACCESS_RELAXED_ORDERING` of `ibv_reg_mr(3)`
     /// allows the same to Writes), but no message that is posted later is delivered before them. It makes no completion and takes no place in the send queue.
