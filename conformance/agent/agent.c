@@ -821,13 +821,10 @@ static int ready_for_datagrams(struct ibv_qp *qp, uint32_t qkey)
 	return (errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN)) ? -1 : 0;
 }
 
-static int op_ud_open(const char *line)
+/* A place for a queue pair of datagrams, and what its attributes have in common. */
+static int new_datagram_place(const char *line, struct ibv_qp_init_attr_ex *attr)
 {
-	struct dgiwarpdv_qp_init_attr dv = { .size = sizeof dv };
-	struct ibv_qp_init_attr_ex attr;
-	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
-	struct connection *c;
-	int i, slot, bad, uc = number(line, "uc", 0);
+	int i;
 	errno = 0;
 	if (!dgiwarpdv_is_supported || !dgiwarpdv_is_supported(listener->verbs->device))
 		return refuse("the device has no datagrams");
@@ -836,31 +833,23 @@ static int op_ud_open(const char *line)
 	i = new_place(listener->verbs, number(line, "receives", 4), number(line, "octets", 4096), 256);
 	if (i < 0)
 		return -1;
-	c = &connections[i];
-	if (number(line, "records", 1))
-		dv.flags |= DGIWARPDV_QP_RECORDS;
-	dv.record_slots = number(line, "slots", 0);
-	dv.record_timeout_ms = number(line, "record_ms", 0);
-	dv.reorder_window = number(line, "window", 0);
-	dv.read_timeout_ms = uc ? 0 : number(line, "read_ms", 0);
-	memset(&attr, 0, sizeof attr);
-	attr.send_cq = attr.recv_cq = c->cq;
-	attr.qp_type = uc ? IBV_QPT_UC : IBV_QPT_UD;
-	attr.pd = pds[0];
-	attr.cap.max_send_wr = attr.cap.max_recv_wr = 64;
-	attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
-	attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-	attr.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |
-			      IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | (uc ? 0 : IBV_QP_EX_WITH_RDMA_READ);
-	c->qp = dgiwarpdv_create_qp(listener->verbs, &attr, &dv);
-	c->to_qkey = uc ? 0 : number(line, "qkey", 0);
-	bad = !c->qp;
-	if (c->qp && uc)
-		bad = (errno = ibv_modify_qp(c->qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	else if (c->qp)
-		bad = ready_for_datagrams(c->qp, c->to_qkey);
+	memset(attr, 0, sizeof *attr);
+	attr->send_cq = attr->recv_cq = connections[i].cq;
+	attr->pd = pds[0];
+	attr->cap.max_send_wr = attr->cap.max_recv_wr = 64;
+	attr->cap.max_send_sge = attr->cap.max_recv_sge = 1;
+	attr->comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	attr->send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE;
+	return i;
+}
+
+/* Posts the receives of a queue pair of datagrams and says where it is; or, where it is none, gives its place back. */
+static int take_datagrams(int i, int bad, const char *call)
+{
+	struct connection *c = &connections[i];
+	int slot;
 	if (bad) {
-		refuse("dgiwarpdv_create_qp");
+		refuse(call);
 		if (c->qp)
 			ibv_destroy_qp(c->qp);
 		ibv_destroy_cq(c->cq);
@@ -875,46 +864,50 @@ static int op_ud_open(const char *line)
 	return 0;
 }
 
+static int op_ud_open(const char *line)
+{
+	struct dgiwarpdv_qp_init_attr dv = { .size = sizeof dv };
+	struct ibv_qp_init_attr_ex attr;
+	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
+	struct connection *c;
+	int i, bad, uc = number(line, "uc", 0);
+	i = new_datagram_place(line, &attr);
+	if (i < 0)
+		return -1;
+	c = &connections[i];
+	if (number(line, "records", 1))
+		dv.flags |= DGIWARPDV_QP_RECORDS;
+	dv.record_slots = number(line, "slots", 0);
+	dv.record_timeout_ms = number(line, "record_ms", 0);
+	dv.reorder_window = number(line, "window", 0);
+	dv.read_timeout_ms = uc ? 0 : number(line, "read_ms", 0);
+	attr.qp_type = uc ? IBV_QPT_UC : IBV_QPT_UD;
+	attr.send_ops_flags |= IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | (uc ? 0 : IBV_QP_EX_WITH_RDMA_READ);
+	c->qp = dgiwarpdv_create_qp(listener->verbs, &attr, &dv);
+	c->to_qkey = uc ? 0 : number(line, "qkey", 0);
+	bad = !c->qp;
+	if (c->qp && uc)
+		bad = (errno = ibv_modify_qp(c->qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	else if (c->qp)
+		bad = ready_for_datagrams(c->qp, c->to_qkey);
+	return take_datagrams(i, bad, "dgiwarpdv_create_qp");
+}
+
 /* A queue pair on reliable datagrams. */
 static int op_rd_open(const char *line)
 {
 	struct dgiwarpdv_qp_init_attr dv = { .size = sizeof dv, .driver_qp_type = DGIWARPDV_QP_DRIVER_TYPE_RD };
 	struct ibv_qp_init_attr_ex attr;
 	struct connection *c;
-	int i, slot;
-	errno = 0;
-	if (!dgiwarpdv_is_supported || !dgiwarpdv_is_supported(listener->verbs->device))
-		return refuse("the device has no datagrams");
-	if (number(line, "receives", 4) > 64 || number(line, "octets", 4096) > 1 << 20)
-		return refuse("too many receives");
-	i = new_place(listener->verbs, number(line, "receives", 4), number(line, "octets", 4096), 256);
+	int bad, i = new_datagram_place(line, &attr);
 	if (i < 0)
 		return -1;
 	c = &connections[i];
-	memset(&attr, 0, sizeof attr);
-	attr.send_cq = attr.recv_cq = c->cq;
 	attr.qp_type = IBV_QPT_DRIVER;
-	attr.pd = pds[0];
-	attr.cap.max_send_wr = attr.cap.max_recv_wr = 64;
-	attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
-	attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-	attr.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE;
 	c->qp = dgiwarpdv_create_qp(listener->verbs, &attr, &dv);
 	c->to_qkey = number(line, "qkey", 0);
-	if (!c->qp || ready_for_datagrams(c->qp, c->to_qkey)) {
-		refuse("the device has no reliable datagrams");
-		if (c->qp)
-			ibv_destroy_qp(c->qp);
-		ibv_destroy_cq(c->cq);
-		forget(c->room);
-		return -1;
-	}
-	c->used = c->taken = c->ours = 1;
-	for (slot = 0; slot < c->receives; slot++)
-		post_receive(c, slot);
-	say_connection(i);
-	say(", \"qpn\": %u", c->qp->qp_num);
-	return 0;
+	bad = !c->qp || ready_for_datagrams(c->qp, c->to_qkey);
+	return take_datagrams(i, bad, "the device has no reliable datagrams");
 }
 
 /* Where a queue pair's datagrams go from now on; of UC, its one peer. */

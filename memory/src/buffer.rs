@@ -35,7 +35,7 @@ impl Buffer {
         })
     }
 
-    /// Maps `len` zero bytes of a new memory file, which peers on this host may map as well where a connection grants it to them: they read and write it without
+    /// Maps `len` zero bytes of a new memory file, which peers on this host may map as well where a connection grants it to them: they write it without
     /// a system call. `adopt` may give the file's descriptor another number; it is open as long as the memory is mapped. A child that forks off shares the memory.
     ///
     /// # Errors
@@ -58,6 +58,12 @@ impl Buffer {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether it is that of a [memory file](Self::in_memory_file).
+    #[must_use]
+    pub fn is_in_memory_file(&self) -> bool {
+        self.region.memory_file().is_some()
     }
 
     /// Memory of the buffer, for registration.

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
 /// Time for which an instance that could not be reached is avoided, at first; it doubles with each failure.
 const AVOIDED: Duration = Duration::from_millis(500);
 /// Doublings of that time, at most.
@@ -28,7 +31,7 @@ pub(crate) struct Instances {
     instances: Vec<Instance>,
     /// Instance that [`LoadBalancing::PickFirst`] uses.
     current: usize,
-    random: u64,
+    random: ChaCha8Rng,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -47,7 +50,7 @@ impl Instances {
             policy: LoadBalancing::default(),
             instances: vec![Instance::default(); count],
             current: 0,
-            random: seed,
+            random: ChaCha8Rng::seed_from_u64(seed),
         }
     }
 
@@ -57,6 +60,14 @@ impl Instances {
 
     /// Chooses an instance that is not among `tried`, and counts a call to it; [`ended`](Self::ended) follows. `None` where all were tried.
     pub(crate) fn choose(&mut self, now: Duration, tried: &[usize]) -> Option<usize> {
+        if self.policy == LoadBalancing::PickFirst
+            && tried.is_empty()
+            && let Some(instance) = self.instances.get_mut(self.current)
+            && instance.avoided_until <= now
+        {
+            instance.outstanding += 1;
+            return Some(self.current);
+        }
         let count = self.instances.len();
         let untried = (0..count)
             .map(|it| (self.current + it) % count)
@@ -133,15 +144,9 @@ impl Instances {
         }
     }
 
-    /// A number below `limit`, 0 for no limit (splitmix64).
+    /// A number below `limit`, 0 for no limit.
     fn below(&mut self, limit: usize) -> usize {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-        let limit = limit.max(1) as u64;
-        usize::try_from(mixed % limit).unwrap_or(0)
+        self.random.random_range(0..limit.max(1))
     }
 }
 

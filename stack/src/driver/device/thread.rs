@@ -493,48 +493,40 @@ fn tick(sets: &[Arc<PollSet>], seen: &mut HashMap<u64, Seen>, ticks: u32) -> u32
     for set in sets.iter().filter(|set| !set.arming().is_on()) {
         let polls = set.arming().polls();
         let known = before.get(&set.id()).filter(|known| known.polls == polls);
-        let Some(known) = known.copied() else {
-            let first = Seen {
-                polls,
-                idle_ticks: 0,
-                lying: false,
-            };
-            seen.insert(set.id(), first);
-            continue;
-        };
-        let idle_ticks = known.idle_ticks.saturating_add(1);
-        if are_many && idle_ticks > patience && !idle_ticks.is_multiple_of(LOOK_EVERY) {
-            seen.insert(
-                set.id(),
-                Seen {
-                    idle_ticks,
-                    ..known
-                },
-            );
-            continue;
-        }
-        set.try_unpark();
-        let data = set.has_data();
-        // A sleeping program is given the time to wake up by itself.
-        let lying = data && (known.lying || !set.has_sleepers());
-        let now = Seen {
+        let mut now = known.copied().unwrap_or(Seen {
             polls,
-            idle_ticks,
-            lying: data,
-        };
-        seen.insert(set.id(), now);
-        if lying {
-            set.data_lay_there();
-            set.arm();
-            set.progress(By::Background);
-        } else if idle_ticks >= patience && !set.has_sleepers() {
-            set.arm();
+            idle_ticks: 0,
+            lying: false,
+        });
+        if known.is_some() {
+            now.idle_ticks = now.idle_ticks.saturating_add(1);
+            let is_due = now.idle_ticks <= patience || now.idle_ticks.is_multiple_of(LOOK_EVERY);
+            if is_due || !are_many {
+                look(set, &mut now, patience);
+            }
         }
+        seen.insert(set.id(), now);
     }
     if seen.is_empty() {
         0
     } else {
         ticks.saturating_add(1)
+    }
+}
+
+/// Looks whether input lies at a queue that nobody has polled since the last tick, and watches it from now on if so, or if it has been idle for long.
+fn look(set: &PollSet, seen: &mut Seen, patience: u32) {
+    set.try_unpark();
+    let data = set.has_data();
+    // A sleeping program is given the time to wake up by itself.
+    let lying = data && (seen.lying || !set.has_sleepers());
+    seen.lying = data;
+    if lying {
+        set.data_lay_there();
+        set.arm();
+        set.progress(By::Background);
+    } else if seen.idle_ticks >= patience && !set.has_sleepers() {
+        set.arm();
     }
 }
 
@@ -563,5 +555,52 @@ mod tests {
             assert!(rounds < 1000, "the set is never watched");
         }
         assert!(serve(&sets, None, &mut ticks, false));
+    }
+
+    /// Ticks until all of so many sets, which nobody polls, are watched again.
+    fn ticks_until_watched(count: usize) -> u32 {
+        let waker = Arc::new(Waker::new().unwrap());
+        let sets: Vec<_> = (0..count as u64)
+            .map(|id| PollSet::new(id, Arc::clone(&waker)).unwrap())
+            .collect();
+        let (mut seen, mut ticks) = (HashMap::new(), 0);
+        for tick in 1..1000 {
+            serve(&sets, Some(&mut seen), &mut ticks, false);
+            if sets.iter().all(|set| set.arming().is_on()) {
+                return tick;
+            }
+        }
+        panic!("some of {count} are never watched");
+    }
+
+    /// Each one that is not watched costs a system call at each tick.
+    #[test]
+    fn many_idle_queues_are_watched_sooner_than_few() {
+        assert_eq!(ticks_until_watched(FEW), IDLE_TICKS + 1);
+        assert_eq!(ticks_until_watched(FEW + 1), IDLE_TICKS_OF_MANY + 1);
+        assert_eq!(ticks_until_watched(500), IDLE_TICKS_OF_MANY + 1);
+    }
+
+    /// Many on which threads sleep stay as they are, and are looked at now and then: input that lies there is found.
+    #[test]
+    fn input_that_lies_at_one_of_many_is_found() {
+        let waker = Arc::new(Waker::new().unwrap());
+        let sets: Vec<_> = (0..100)
+            .map(|id| PollSet::new(id, Arc::clone(&waker)).unwrap())
+            .collect();
+        sets.iter().for_each(|set| set.begin_sleep());
+        let (mut seen, mut ticks) = (HashMap::new(), 0);
+        let mut run = |ticked: u32| {
+            for _ in 0..ticked {
+                serve(&sets, Some(&mut seen), &mut ticks, false);
+            }
+        };
+        run(50);
+        assert!(sets.iter().all(|set| !set.arming().is_on()));
+        let member = InMemory::new(0);
+        join(&sets[70], &member);
+        member.deliver(1);
+        run(2 * LOOK_EVERY);
+        assert_eq!(member.received(), 1);
     }
 }

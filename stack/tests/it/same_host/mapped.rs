@@ -52,6 +52,11 @@ fn post(client: &End, mr: &Mr) {
         remote_addr: mr.addr(),
         immediate: None,
     };
+    run(client, operation);
+}
+
+/// Posts a work request on eight octets, and takes its completion.
+fn run(client: &End, operation: RcOperation) {
     let sges = [client.mr.sge(0..8)];
     let wr = RcSendWr::new(7, operation, &sges);
     client.qp.post_send(&[wr]).unwrap();
@@ -129,8 +134,18 @@ fn what_is_not_granted_is_not_mapped() {
     assert!(is_never_mapped(&client, &mr));
     assert!(is_never_mapped(&client, &server.mr));
     let read = Access::LOCAL_WRITE | Access::REMOTE_READ;
-    let (_memory, mr) = target(&server, HERE, read);
-    assert!(!write(&client, (mr.rkey(), mr.addr()), 0, &[1]));
+    let (memory, mr) = target(&server, HERE, read);
+    let before = client.rnic.counters().one_sided_operations;
+    common::wait_until(SOON, "the target is granted", || {
+        let operation = RcOperation::Read {
+            rkey: mr.rkey(),
+            remote_addr: mr.addr(),
+        };
+        run(&client, operation);
+        client.rnic.counters().one_sided_operations > before
+    });
+    assert!((0..100).all(|_| !write(&client, (mr.rkey(), mr.addr()), 0, &[1])));
+    assert_eq!(memory.load(0), 0);
     // Ends that do not copy.
     for modes in [
         [SameHostMode::Auto, SameHostMode::Ring],
@@ -205,10 +220,7 @@ fn a_killed_peer_ends_its_mappings() {
             immediate: None,
         };
         common::wait_until(SOON, "a target is mapped", || {
-            let sges = [client.mr.sge(0..8)];
-            let wr = RcSendWr::new(7, operation, &sges);
-            client.qp.post_send(&[wr]).unwrap();
-            while client.next(Waits::Polling).wr_id != 7 {}
+            run(&client, operation);
             write(&client, to, 0, &[1; LEN])
         });
         target.kill();

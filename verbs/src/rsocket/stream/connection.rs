@@ -41,7 +41,7 @@ pub(in crate::rsocket) struct Connection {
     pub(in crate::rsocket) private: Buffer,
     private_mr: Mr,
     /// List of targets, I/O maps, and behind them the receive buffer.
-    shared: Buffer,
+    pub(in crate::rsocket) shared: Buffer,
     _shared_mr: Mr,
     /// Offset of the receive buffer.
     receive_at: usize,

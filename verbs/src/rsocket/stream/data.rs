@@ -98,7 +98,9 @@ impl Connection {
 
     /// Copies the octets of a post to where they go, if the peer is on this host and shares its memory, and a message follows them. Returns whether it did.
     fn write_mapped(&self, post: &Post, from: &mut Vectors<'_>) -> bool {
-        post.message.is_some()
+        // Else the peer is on another host, and has none either.
+        self.shared.is_in_memory_file()
+            && post.message.is_some()
             && self
                 .qp
                 .write_mapped(post.to.key, post.to.addr, post.octets, |memory| {
