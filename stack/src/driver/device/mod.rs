@@ -1,5 +1,6 @@
 //! The background thread, the clock, descriptors of our own.
 
+mod agenda;
 pub(crate) mod clock;
 pub(crate) mod event;
 pub(crate) mod fds;

@@ -6,7 +6,6 @@
 //! A thread that sleeps on a socket costs every arriving datagram a wake-up, so the thread *learns* which queues are polled: see
 //! [`adaptive_arming`](crate::driver::reactor::adaptive_arming). It checks polled queues only now and then, to find out whether their program stopped polling.
 
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -24,6 +23,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use parking_lot::Mutex;
 
 use crate::api::device::events::Events;
+use crate::driver::device::agenda::{Agenda, PollSets};
 use crate::driver::device::clock;
 use crate::driver::reactor::poll_set::{By, PollSet, SLOW_TICK};
 use crate::driver::reactor::waker::{TASK, TIMER, Task, WAKE, WRITABLE, Waker};
@@ -41,15 +41,6 @@ const FINE: Range<u64> = 100_000..10_000_000;
 const TICKS: u32 = 32;
 /// Calls of one queue's progress before the next queue's.
 const TURNS: usize = 16;
-/// Ticks without a poll and without data until a queue is watched again: as long as few are not watched, and where they are many, each of which costs a system
-/// call at each tick.
-const IDLE_TICKS: u32 = 64;
-const IDLE_TICKS_OF_MANY: u32 = 2;
-/// Most queues that are few.
-const FEW: usize = 16;
-/// Ticks from one look at the input of one of many to the next, once it has been idle for [`IDLE_TICKS_OF_MANY`]: a program sleeps on it.
-const LOOK_EVERY: u32 = 16;
-
 /// How long the end of a process, or of a device, waits for connections to be closed on both sides.
 const AT_END: Duration = Duration::from_millis(200);
 /// As [`AT_END`], for QPs of which nothing leaves without their process.
@@ -59,7 +50,7 @@ const AT_END_OF_PROCESS: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(crate) struct Background {
     waker: Arc<Waker>,
-    sets: Mutex<Vec<Weak<PollSet>>>,
+    sets: PollSets,
     tasks: Mutex<Vec<Weak<dyn Task>>>,
     lingering: Arc<LingeringSockets>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -86,14 +77,6 @@ pub(crate) struct Background {
     events: Arc<Events>,
 }
 
-/// State of a queue at the thread's last check.
-#[derive(Clone, Copy)]
-struct Seen {
-    polls: u64,
-    idle_ticks: u32,
-    lying: bool,
-}
-
 impl Background {
     pub(crate) fn new(config: &Config, events: Arc<Events>) -> Result<Arc<Self>, Error> {
         if config.same_host == SameHostMode::Direct
@@ -109,7 +92,7 @@ impl Background {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
             waker: Arc::new(waker),
-            sets: Mutex::new(Vec::new()),
+            sets: PollSets::default(),
             tasks: Mutex::new(vec![weak]),
             lingering,
             thread: Mutex::new(None),
@@ -217,16 +200,9 @@ impl Background {
 
     /// Serves a poll set from now on.
     pub(crate) fn serve(self: &Arc<Self>, set: &Arc<PollSet>) {
-        let mut sets = self.sets.lock();
-        let known = sets
-            .iter()
-            .any(|it| std::ptr::eq(it.as_ptr(), Arc::as_ptr(set)));
-        if !known {
-            sets.retain(|it| it.strong_count() > 0);
-            sets.push(Arc::downgrade(set));
+        if self.sets.add(set) {
             set.start_watching();
         }
-        drop(sets);
         if let Err(error) = self.start() {
             tracing::warn!(%error, "no background thread: progress only while a program polls");
         }
@@ -301,7 +277,7 @@ impl Background {
     pub(crate) fn leave_process(&self) {
         let now = clock::now();
         let deadline = now + AT_END;
-        let members = self.live_sets();
+        let members = self.sets.live();
         let members = members.iter().flat_map(|set| set.live_members());
         let mut left: Vec<_> = members
             .map(|member| {
@@ -347,18 +323,15 @@ impl Background {
 
     fn run(&self) {
         enter_background();
-        let mut seen = HashMap::new();
-        let mut ticks = 0;
+        let mut agenda = Agenda::new();
         let mut at_once = false;
         let mut events = [EpollEvent::empty(); 32];
         while !(self.stop.load(Ordering::Acquire) && self.lingering.is_empty()) {
-            let sets = self.live_sets();
             let timeout = if at_once {
                 EpollTimeout::ZERO
             } else {
-                self.plan(&sets, ticks)
+                self.plan(&mut agenda)
             };
-            drop(sets);
             let Some(ready) = self.waker.wait(&mut events, timeout) else {
                 tracing::error!(
                     "the program closed the device's descriptors: nothing more is done in the background"
@@ -366,19 +339,17 @@ impl Background {
                 return;
             };
             let mut ticked = true;
-            let mut writable = false;
-            let sets = self.live_sets();
             for event in ready {
                 match event.data() {
                     WAKE => {
                         self.waker.acknowledge();
                     }
-                    WRITABLE => writable = true,
-                    TASK | TIMER => {}
+                    // A socket can take more: its set has unsent messages.
+                    WRITABLE | TASK | TIMER => {}
                     id => {
                         ticked = false;
-                        if let Some(set) = sets.iter().find(|set| set.id() == id) {
-                            serve_event(set);
+                        if let Some(set) = self.sets.get(id) {
+                            serve_event(&set);
                         }
                     }
                 }
@@ -387,74 +358,52 @@ impl Background {
                 task.progress();
             }
             if self.overruns.swap(false, Ordering::AcqRel) {
-                sets.iter().for_each(|set| set.fail_overrun());
+                self.sets.live().iter().for_each(|set| set.fail_overrun());
             }
-            let ticked = ticked.then_some(&mut seen);
-            at_once = serve(&sets, ticked, &mut ticks, writable);
+            at_once = agenda.serve(&self.sets, &self.waker, ticked);
         }
     }
 
-    fn live_sets(&self) -> Vec<Arc<PollSet>> {
-        self.sets.lock().iter().filter_map(Weak::upgrade).collect()
-    }
-
     /// Computes the time to sleep, and publishes its end.
-    fn plan(&self, sets: &[Arc<PollSet>], ticks: u32) -> EpollTimeout {
+    fn plan(&self, agenda: &mut Agenda) -> EpollTimeout {
         let now = clock::to_nanos(Some(clock::now()));
-        let unwatched = sets.iter().any(|set| !set.arming().is_on());
-        let tick = if ticks < TICKS { TICK } else { SLOW_TICK };
-        let by_tick = if unwatched {
-            now + u64::try_from(tick.as_nanos()).unwrap_or(0)
+        let tick = if agenda.ticks() < TICKS {
+            TICK
         } else {
-            u64::MAX
+            SLOW_TICK
         };
-        // Published before the deadlines are read: a thread that sets an earlier one afterwards reads this and wakes us.
-        self.waker.set_wakes_at(by_tick);
-        let by_timer = sets.iter().map(|set| set.background_deadline()).min();
-        let asleep = sets.iter().filter(|set| !set.is_polled());
-        let by_sleeper = asleep.map(|set| set.background_deadline()).min();
+        let at_tick = now + u64::try_from(tick.as_nanos()).unwrap_or(0);
+        let by_tick = |agenda: &Agenda| {
+            if agenda.has_unwatched() {
+                at_tick
+            } else {
+                u64::MAX
+            }
+        };
+        // Published before the notes are taken: a thread that sets an earlier deadline afterwards reads this and wakes us.
+        self.waker.set_wakes_at(by_tick(agenda));
+        agenda.take_notes(&self.sets, &self.waker);
+        let timer = agenda.first_timer(&self.sets);
+        let by_timer = timer.map_or(u64::MAX, |(time, _)| time);
         let tasks = self.live_tasks();
         let by_task = tasks
             .iter()
             .map(|task| clock::to_nanos(task.poll_timeout()))
             .min();
-        let next = by_tick
-            .min(by_timer.unwrap_or(u64::MAX))
+        let next = by_tick(agenda)
+            .min(by_timer)
             .min(by_task.unwrap_or(u64::MAX));
         self.waker.set_wakes_at(next);
         if next == u64::MAX {
             return EpollTimeout::NONE;
         }
-        if by_sleeper == Some(next) && FINE.contains(&next.saturating_sub(now)) {
+        let is_of_sleeper = timer == Some((next, true));
+        if is_of_sleeper && FINE.contains(&next.saturating_sub(now)) {
             self.waker.expire_at(next, now);
         }
         let millis = next.saturating_sub(now).div_ceil(1_000_000);
         EpollTimeout::try_from(millis).unwrap_or(EpollTimeout::MAX)
     }
-}
-
-/// Checks the sets that are not watched, where the thread `ticked`, and goes on with sending, timers and acknowledgements. Returns whether to go on at once,
-/// and not at the next event or tick.
-fn serve(
-    sets: &[Arc<PollSet>],
-    ticked: Option<&mut HashMap<u64, Seen>>,
-    ticks: &mut u32,
-    writable: bool,
-) -> bool {
-    // First: a set that is watched from now on gets no ticks, and what its members could not send in one turn goes on at once.
-    if let Some(seen) = ticked {
-        *ticks = tick(sets, seen, *ticks);
-    }
-    let mut at_once = false;
-    for set in sets {
-        if writable || set.has_unsent() {
-            // A queue that is polled needs help only now and then, and this thread would take a core from its poller.
-            at_once |= set.flush_unsent() && set.arming().is_on();
-        }
-        set.run_timers_in_background();
-        set.flush_acks(true);
-    }
-    at_once
 }
 
 /// A watched queue has data.
@@ -477,130 +426,5 @@ fn serve_event(set: &PollSet) {
     set.woken(found);
     if set.arming().is_on() {
         set.rearm();
-    }
-}
-
-/// Looks at the queues that are not watched. Returns how many ticks there were in a row.
-fn tick(sets: &[Arc<PollSet>], seen: &mut HashMap<u64, Seen>, ticks: u32) -> u32 {
-    let are_many = seen.len() > FEW;
-    let patience = if are_many {
-        IDLE_TICKS_OF_MANY
-    } else {
-        IDLE_TICKS
-    };
-    // A queue that is watched meanwhile begins anew.
-    let before = std::mem::take(seen);
-    for set in sets.iter().filter(|set| !set.arming().is_on()) {
-        let polls = set.arming().polls();
-        let known = before.get(&set.id()).filter(|known| known.polls == polls);
-        let mut now = known.copied().unwrap_or(Seen {
-            polls,
-            idle_ticks: 0,
-            lying: false,
-        });
-        if known.is_some() {
-            now.idle_ticks = now.idle_ticks.saturating_add(1);
-            let is_due = now.idle_ticks <= patience || now.idle_ticks.is_multiple_of(LOOK_EVERY);
-            if is_due || !are_many {
-                look(set, &mut now, patience);
-            }
-        }
-        seen.insert(set.id(), now);
-    }
-    if seen.is_empty() {
-        0
-    } else {
-        ticks.saturating_add(1)
-    }
-}
-
-/// Looks whether input lies at a queue that nobody has polled since the last tick, and watches it from now on if so, or if it has been idle for long.
-fn look(set: &PollSet, seen: &mut Seen, patience: u32) {
-    set.try_unpark();
-    let data = set.has_data();
-    // A sleeping program is given the time to wake up by itself.
-    let lying = data && (seen.lying || !set.has_sleepers());
-    seen.lying = data;
-    if lying {
-        set.data_lay_there();
-        set.arm();
-        set.progress(By::Background);
-    } else if seen.idle_ticks >= patience && !set.has_sleepers() {
-        set.arm();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::driver::reactor::poll_set::tests::{InMemory, join};
-
-    /// Messages that a turn left go on: at the next tick, or at once where the set gets no ticks any more.
-    #[test]
-    fn sending_goes_on_where_a_set_is_watched_again() {
-        let set = PollSet::new(1, Arc::new(Waker::new().unwrap())).unwrap();
-        let member = InMemory::new(usize::MAX);
-        set.add_unsent(join(&set, &member));
-        let (mut seen, mut ticks) = (HashMap::new(), 0);
-        let sets = [Arc::clone(&set)];
-        let mut rounds = 0;
-        loop {
-            let at_once = serve(&sets, Some(&mut seen), &mut ticks, false);
-            assert!(set.has_unsent());
-            assert_eq!(at_once, set.arming().is_on(), "after {rounds} rounds");
-            if at_once {
-                break;
-            }
-            rounds += 1;
-            assert!(rounds < 1000, "the set is never watched");
-        }
-        assert!(serve(&sets, None, &mut ticks, false));
-    }
-
-    /// Ticks until all of so many sets, which nobody polls, are watched again.
-    fn ticks_until_watched(count: usize) -> u32 {
-        let waker = Arc::new(Waker::new().unwrap());
-        let sets: Vec<_> = (0..count as u64)
-            .map(|id| PollSet::new(id, Arc::clone(&waker)).unwrap())
-            .collect();
-        let (mut seen, mut ticks) = (HashMap::new(), 0);
-        for tick in 1..1000 {
-            serve(&sets, Some(&mut seen), &mut ticks, false);
-            if sets.iter().all(|set| set.arming().is_on()) {
-                return tick;
-            }
-        }
-        panic!("some of {count} are never watched");
-    }
-
-    /// Each one that is not watched costs a system call at each tick.
-    #[test]
-    fn many_idle_queues_are_watched_sooner_than_few() {
-        assert_eq!(ticks_until_watched(FEW), IDLE_TICKS + 1);
-        assert_eq!(ticks_until_watched(FEW + 1), IDLE_TICKS_OF_MANY + 1);
-        assert_eq!(ticks_until_watched(500), IDLE_TICKS_OF_MANY + 1);
-    }
-
-    /// Many on which threads sleep stay as they are, and are looked at now and then: input that lies there is found.
-    #[test]
-    fn input_that_lies_at_one_of_many_is_found() {
-        let waker = Arc::new(Waker::new().unwrap());
-        let sets: Vec<_> = (0..100)
-            .map(|id| PollSet::new(id, Arc::clone(&waker)).unwrap())
-            .collect();
-        sets.iter().for_each(|set| set.begin_sleep());
-        let (mut seen, mut ticks) = (HashMap::new(), 0);
-        let mut run = |ticked: u32| {
-            for _ in 0..ticked {
-                serve(&sets, Some(&mut seen), &mut ticks, false);
-            }
-        };
-        run(50);
-        assert!(sets.iter().all(|set| !set.arming().is_on()));
-        let member = InMemory::new(0);
-        join(&sets[70], &member);
-        member.deliver(1);
-        run(2 * LOOK_EVERY);
-        assert_eq!(member.received(), 1);
     }
 }

@@ -10,6 +10,11 @@ impl PollSet {
     /// background thread does at its next tick.
     pub(crate) fn add_pending_ack(&self, member: MemberId) {
         self.pending_acks.add(member);
+        self.note();
+    }
+
+    pub(crate) fn has_pending_acks(&self) -> bool {
+        self.pending_acks.any()
     }
 
     /// Flushes acknowledgements: all of them `at_once`, or those that are overdue.

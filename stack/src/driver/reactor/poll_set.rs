@@ -90,7 +90,7 @@ pub(crate) struct PollSet {
     has_parked: AtomicBool,
     /// The last poll received something.
     busy: AtomicBool,
-    timers: Timers,
+    timers: Timers<MemberId>,
     arming: AdaptiveArming,
     /// Threads that sleep on the sockets.
     sleepers: AtomicU32,
@@ -104,6 +104,8 @@ pub(crate) struct PollSet {
     has_memory_input: AtomicBool,
     /// A member was attached.
     in_use: AtomicBool,
+    /// The background thread has yet to see what there is to do.
+    is_noted: AtomicBool,
     waker: Arc<Waker>,
     id: u64,
 }
@@ -139,6 +141,7 @@ impl PollSet {
             event_wanted: AtomicBool::new(false),
             has_memory_input: AtomicBool::new(false),
             in_use: AtomicBool::new(false),
+            is_noted: AtomicBool::new(false),
             waker,
             id,
         }))
@@ -240,6 +243,20 @@ impl PollSet {
         for member in self.live_members() {
             member.fail_overrun();
         }
+    }
+
+    // What the background thread has to do.
+
+    /// Lets the background thread see, when it is awake next, what there is to do: messages and acknowledgements to be sent, timers, a set that it watches no more.
+    pub(super) fn note(&self) {
+        if !self.is_noted.swap(true, Ordering::AcqRel) {
+            self.waker.note(self.id);
+        }
+    }
+
+    /// The background thread looks now.
+    pub(crate) fn take_note(&self) {
+        self.is_noted.swap(false, Ordering::AcqRel);
     }
 
     // Progress.
@@ -528,11 +545,16 @@ impl PollSet {
     // Unsent messages.
 
     pub(crate) fn add_unsent(&self, member: MemberId) {
-        self.unsent.add(member);
+        self.keep_unsent(member);
         // The poller goes on with this. Should the polling end, the background thread's next tick does.
         if self.arming.is_on() {
             self.waker.wake();
         }
+    }
+
+    fn keep_unsent(&self, member: MemberId) {
+        self.unsent.add(member);
+        self.note();
     }
 
     /// Whether the last poll found input, so that more may wait.
@@ -562,7 +584,7 @@ impl PollSet {
             };
             if let Some(blocked) = live.flush_unsent() {
                 at_once |= !blocked;
-                self.unsent.add(member);
+                self.keep_unsent(member);
             }
         }
         at_once

@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use parking_lot::Mutex;
 
 use crate::Error;
 use crate::driver::device::clock;
@@ -43,6 +44,8 @@ pub(crate) struct Waker {
     /// End of the thread's sleep, in nanoseconds of the driver's clock; 0 while it is awake.
     wakes_at: AtomicU64,
     timer: FineTimer,
+    /// Poll sets that have something to do in the background.
+    noted: Mutex<Vec<u64>>,
 }
 
 /// Timer for sleeps that end between two milliseconds, in which `epoll_wait(2)` counts. Made with the device: later its descriptor could be the one that a
@@ -74,6 +77,7 @@ impl Waker {
                     fd: timer,
                     expires_at: AtomicU64::new(u64::MAX),
                 },
+                noted: Mutex::default(),
             })
         };
         make().map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))
@@ -95,6 +99,23 @@ impl Waker {
     /// Wakes the thread if it would sleep longer than `time` from now on.
     pub(crate) fn wake_within(&self, time: Duration) {
         self.wake_before(clock::to_nanos(Some(clock::now() + time)));
+    }
+
+    /// Notes that a poll set has something to do. The thread is not woken.
+    pub(super) fn note(&self, set: u64) {
+        self.noted.lock().push(set);
+    }
+
+    /// Moves the poll sets that were noted since the last call to the end of `sets`. A set that is noted after [`set_wakes_at`](Self::set_wakes_at) and that this call
+    /// misses finds the time that was published there.
+    pub(crate) fn take_noted(&self, sets: &mut Vec<u64>) {
+        // The lock is taken although nothing may be noted: it orders the times that both sides read.
+        sets.append(&mut self.noted.lock());
+    }
+
+    #[cfg(test)]
+    pub(crate) fn noted(&self) -> Vec<u64> {
+        self.noted.lock().clone()
     }
 
     /// Publishes the end of the next sleep. Deadlines that another thread sets afterwards and that are earlier wake the thread.

@@ -33,6 +33,7 @@ impl PollSet {
             if self.arming.is_on() {
                 self.waker.modify(self.sockets_fd(), self.id, true);
             }
+            self.note();
             // The thread may sleep without a tick, and sets that are not armed need one.
             self.waker.wake_within(SLOW_TICK);
         }
@@ -66,6 +67,7 @@ impl PollSet {
     pub(crate) fn start_watching(&self) {
         self.arming
             .turn(self.waker.add_once(self.sockets_fd(), self.id));
+        self.note();
     }
 
     // Programs that wait for an event of a completion channel.
@@ -110,6 +112,7 @@ impl PollSet {
         if !comes_back && !self.is_event_wanted() {
             self.arming.turn(false);
             if !self.is_event_wanted() {
+                self.note();
                 return;
             }
             self.arming.turn(true);

@@ -16,17 +16,19 @@ impl PollSet {
     pub(crate) fn note_deadline(&self, member: MemberId, deadline: Option<Instant>) {
         let nanos = clock::to_nanos(deadline);
         if self.timers.note(member, nanos) {
+            self.note();
             self.waker.wake_before(self.in_background(nanos));
         }
     }
 
-    /// When the background thread has to run timers: where a program polls, and runs them itself, later than they are due, so that the thread does not take locks and a
-    /// core from it.
-    pub(crate) fn background_deadline(&self) -> u64 {
-        self.in_background(self.timers.next())
+    /// When the first timer is due, or before; `u64::MAX` without any.
+    pub(crate) fn deadline(&self) -> u64 {
+        self.timers.next()
     }
 
-    fn in_background(&self, deadline: u64) -> u64 {
+    /// When the background thread has to run a timer that is due at `deadline`: where a program polls, and runs them itself, later than they are due, so that the thread does not take locks and a
+    /// core from it.
+    pub(crate) fn in_background(&self, deadline: u64) -> u64 {
         if self.is_polled() {
             deadline.saturating_add(TIMER_GRACE)
         } else {
@@ -36,7 +38,7 @@ impl PollSet {
 
     /// Runs timers that are due in the background thread.
     pub(crate) fn run_timers_in_background(&self) {
-        if self.background_deadline() <= clock::to_nanos(Some(clock::now())) {
+        if self.in_background(self.deadline()) <= clock::to_nanos(Some(clock::now())) {
             self.run_timers();
         }
     }
@@ -59,8 +61,9 @@ impl PollSet {
             }
         }
         // The background thread may have planned its sleep meanwhile, when there seemed to be none.
-        let next = self.background_deadline();
+        let next = self.in_background(self.deadline());
         if next != u64::MAX {
+            self.note();
             self.waker.wake_before(next);
         }
     }

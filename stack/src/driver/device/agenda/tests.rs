@@ -1,0 +1,146 @@
+use std::time::Duration;
+
+use super::unwatched::{FEW, IDLE_TICKS, IDLE_TICKS_OF_MANY, LOOK_EVERY};
+use super::*;
+use crate::driver::reactor::poll_set::tests::{InMemory, join};
+
+/// A device with so many sets, none of them watched.
+struct Device {
+    waker: Arc<Waker>,
+    live: Vec<Arc<PollSet>>,
+    sets: PollSets,
+    agenda: Agenda,
+}
+
+impl Device {
+    fn new(count: u64) -> Self {
+        let waker = Arc::new(Waker::new().unwrap());
+        let live: Vec<_> = (0..count)
+            .map(|id| PollSet::new(id, Arc::clone(&waker)).unwrap())
+            .collect();
+        let sets = PollSets::default();
+        for set in &live {
+            assert!(sets.add(set));
+            set.start_watching();
+            set.sleep_again();
+        }
+        Self {
+            waker,
+            live,
+            sets,
+            agenda: Agenda::new(),
+        }
+    }
+
+    fn serve(&mut self, ticked: bool) -> bool {
+        self.agenda.serve(&self.sets, &self.waker, ticked)
+    }
+
+    fn tick(&mut self, times: usize) {
+        for _ in 0..times {
+            self.agenda.take_notes(&self.sets, &self.waker);
+            self.serve(true);
+        }
+    }
+
+    /// Ticks until all sets, which nobody polls, are watched again.
+    fn ticks_until_watched(&mut self) -> u32 {
+        for tick in 1..1000 {
+            self.tick(1);
+            if self.live.iter().all(|set| set.arming().is_on()) {
+                assert!(!self.agenda.has_unwatched());
+                return tick;
+            }
+        }
+        panic!("some of {} are never watched", self.live.len());
+    }
+}
+
+/// Messages that a turn left go on: at the next tick, or at once where the set gets no ticks any more.
+#[test]
+fn sending_goes_on_where_a_set_is_watched_again() {
+    let mut device = Device::new(1);
+    let set = Arc::clone(&device.live[0]);
+    let member = InMemory::new(usize::MAX);
+    set.add_unsent(join(&set, &member));
+    let mut rounds = 0;
+    loop {
+        let at_once = device.serve(true);
+        assert!(set.has_unsent());
+        assert_eq!(at_once, set.arming().is_on(), "after {rounds} rounds");
+        if at_once {
+            break;
+        }
+        rounds += 1;
+        assert!(rounds < 1000, "the set is never watched");
+    }
+    assert!(device.serve(false));
+}
+
+/// Each one that is not watched costs a system call at each tick.
+#[test]
+fn many_idle_sets_are_watched_sooner_than_few() {
+    let ticks = |count| Device::new(count).ticks_until_watched();
+    assert_eq!(ticks(FEW as u64), IDLE_TICKS + 1);
+    assert_eq!(ticks(FEW as u64 + 1), IDLE_TICKS_OF_MANY + 1);
+    assert_eq!(ticks(500), IDLE_TICKS_OF_MANY + 1);
+}
+
+/// Many on which threads sleep stay as they are, and are looked at now and then: input that lies there is found.
+#[test]
+fn input_that_lies_at_one_of_many_is_found() {
+    let mut device = Device::new(100);
+    device.live.iter().for_each(|set| set.begin_sleep());
+    device.tick(50);
+    assert!(device.live.iter().all(|set| !set.arming().is_on()));
+    let member = InMemory::new(0);
+    join(&device.live[70], &member);
+    member.deliver(1);
+    device.tick(2 * LOOK_EVERY);
+    assert_eq!(member.received(), 1);
+}
+
+/// A set that is watched notes itself for what it has to do, and the others are not touched for it.
+#[test]
+fn work_of_one_watched_set_is_found_among_many() {
+    let mut device = Device::new(500);
+    device.ticks_until_watched();
+    let set = Arc::clone(&device.live[123]);
+    let member = InMemory::new(3);
+    let id = join(&set, &member);
+    assert!(!device.serve(false));
+    assert_eq!(member.flushed(), 0);
+    set.add_unsent(id);
+    assert_eq!(device.waker.noted(), [123]);
+    assert!(device.serve(false), "it goes on at once");
+    assert!(device.serve(false));
+    assert!(!device.serve(false), "the third was the last");
+    assert_eq!(member.flushed(), 3);
+
+    // A timer that is due is run, one that is not is planned, and the earlier one counts.
+    let now = clock::now();
+    let hour = Duration::from_secs(3600);
+    set.note_deadline(id, Some(now + hour));
+    device.serve(false);
+    assert_eq!(member.timeouts(), 0);
+    let planned = |time| Some((clock::to_nanos(Some(time)), true));
+    assert_eq!(device.agenda.first_timer(&device.sets), planned(now + hour));
+    set.note_deadline(id, Some(now));
+    device.serve(false);
+    assert_eq!(member.timeouts(), 1);
+}
+
+/// A set that is left to its program is ticked again, and one that is gone is forgotten.
+#[test]
+fn sets_come_and_go() {
+    let mut device = Device::new(1);
+    device.ticks_until_watched();
+    device.live[0].sleep_again();
+    device.agenda.take_notes(&device.sets, &device.waker);
+    assert!(device.agenda.has_unwatched());
+    device.live.clear();
+    device.tick(1);
+    assert!(!device.agenda.has_unwatched());
+    assert!(device.sets.get(0).is_none());
+    assert!(device.sets.live().is_empty());
+}
