@@ -11,7 +11,6 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::driver::device::agenda::unwatched::Unwatched;
-use crate::driver::device::clock;
 use crate::driver::reactor::poll_set::PollSet;
 use crate::driver::reactor::timers::Timers;
 use crate::driver::reactor::waker::Waker;
@@ -74,8 +73,8 @@ impl Agenda {
         }
     }
 
-    /// Takes in the sets that noted themselves.
-    pub(super) fn take_notes(&mut self, sets: &PollSets, waker: &Waker) {
+    /// Takes in the sets that noted themselves. `now` is in nanoseconds of the driver's clock.
+    pub(super) fn take_notes(&mut self, sets: &PollSets, waker: &Waker, now: u64) {
         waker.take_noted(&mut self.noted);
         for id in self.noted.drain(..) {
             let Some(set) = sets.get(id) else {
@@ -85,7 +84,7 @@ impl Agenda {
             set.take_note();
             self.timers.note(id, set.deadline());
             if !set.arming().is_on() {
-                self.unwatched.add(id);
+                self.unwatched.add(id, now);
             }
             if set.has_unsent() || set.has_pending_acks() {
                 self.sending.insert(id);
@@ -93,14 +92,9 @@ impl Agenda {
         }
     }
 
-    /// Whether some sets are not watched, and so need ticks.
-    pub(super) fn has_unwatched(&self) -> bool {
-        !self.unwatched.is_empty()
-    }
-
-    /// Ticks in a row.
-    pub(super) fn ticks(&self) -> u32 {
-        self.unwatched.ticks()
+    /// Time of the next tick; `u64::MAX` where all sets are watched.
+    pub(super) fn next_tick(&self) -> u64 {
+        self.unwatched.next_tick()
     }
 
     /// When the first timer has to be run in the background, and whether no program polls its set.
@@ -111,17 +105,14 @@ impl Agenda {
         Some((time, !is_polled))
     }
 
-    /// Looks at sets that are not watched, where the thread `ticked`, and goes on with timers, sending and acknowledgements. Returns whether to go on at once, and not
-    /// at the next event or tick.
-    pub(super) fn serve(&mut self, sets: &PollSets, waker: &Waker, ticked: bool) -> bool {
+    /// Looks at sets that are not watched, if a tick is due, and goes on with timers, sending and acknowledgements. Returns whether to go on at once, and not
+    /// at the next event or tick. `now` is in nanoseconds of the driver's clock.
+    pub(super) fn serve(&mut self, sets: &PollSets, waker: &Waker, now: u64) -> bool {
         // First: a set that is watched from now on gets no ticks, and what its members could not send in one turn goes on at once.
-        if ticked {
-            self.unwatched.tick(sets);
-        }
-        // Timers that are set before their sets are noted are run here.
-        self.take_notes(sets, waker);
-        self.run_timers(sets);
-        self.take_notes(sets, waker);
+        self.unwatched.tick(sets, now);
+        self.take_notes(sets, waker, now);
+        self.run_timers(sets, now);
+        self.take_notes(sets, waker, now);
         let mut at_once = false;
         self.sending.retain(|id| {
             let Some(set) = sets.get(*id) else {
@@ -137,8 +128,7 @@ impl Agenda {
         at_once
     }
 
-    fn run_timers(&mut self, sets: &PollSets) {
-        let now = clock::to_nanos(Some(clock::now()));
+    fn run_timers(&mut self, sets: &PollSets, now: u64) {
         for id in self.timers.take_due(now) {
             if let Some(set) = sets.get(id) {
                 set.run_timers_in_background();

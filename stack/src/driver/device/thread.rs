@@ -25,20 +25,16 @@ use parking_lot::Mutex;
 use crate::api::device::events::Events;
 use crate::driver::device::agenda::{Agenda, PollSets};
 use crate::driver::device::clock;
-use crate::driver::reactor::poll_set::{By, PollSet, SLOW_TICK};
+use crate::driver::reactor::poll_set::{By, PollSet};
 use crate::driver::reactor::waker::{TASK, TIMER, Task, WAKE, WRITABLE, Waker};
 use crate::driver::same_host::meeting::SameHost;
 use crate::driver::same_host::names::{Names, Reach};
 use crate::driver::tcp::lingering::{LingeringSocket, LingeringSockets};
 use crate::{Config, Error, SameHostMode};
 
-/// Interval of the checks of polled queues, at first and after a while.
-const TICK: Duration = Duration::from_millis(1);
 /// Times to a deadline, in nanoseconds, for which a timer of a set that nobody polls expires when it is due, and not at the millisecond after. Nearer ones
 /// are delays of acknowledgements, which cost more in wakeups than they are worth.
 const FINE: Range<u64> = 100_000..10_000_000;
-/// Ticks before [`SLOW_TICK`].
-const TICKS: u32 = 32;
 /// Calls of one queue's progress before the next queue's.
 const TURNS: usize = 16;
 /// How long the end of a process, or of a device, waits for connections to be closed on both sides.
@@ -338,7 +334,6 @@ impl Background {
                 );
                 return;
             };
-            let mut ticked = true;
             for event in ready {
                 match event.data() {
                     WAKE => {
@@ -347,7 +342,6 @@ impl Background {
                     // A socket can take more: its set has unsent messages.
                     WRITABLE | TASK | TIMER => {}
                     id => {
-                        ticked = false;
                         if let Some(set) = self.sets.get(id) {
                             serve_event(&set);
                         }
@@ -360,29 +354,17 @@ impl Background {
             if self.overruns.swap(false, Ordering::AcqRel) {
                 self.sets.live().iter().for_each(|set| set.fail_overrun());
             }
-            at_once = agenda.serve(&self.sets, &self.waker, ticked);
+            let now = clock::to_nanos(Some(clock::now()));
+            at_once = agenda.serve(&self.sets, &self.waker, now);
         }
     }
 
     /// Computes the time to sleep, and publishes its end.
     fn plan(&self, agenda: &mut Agenda) -> EpollTimeout {
         let now = clock::to_nanos(Some(clock::now()));
-        let tick = if agenda.ticks() < TICKS {
-            TICK
-        } else {
-            SLOW_TICK
-        };
-        let at_tick = now + u64::try_from(tick.as_nanos()).unwrap_or(0);
-        let by_tick = |agenda: &Agenda| {
-            if agenda.has_unwatched() {
-                at_tick
-            } else {
-                u64::MAX
-            }
-        };
         // Published before the notes are taken: a thread that sets an earlier deadline afterwards reads this and wakes us.
-        self.waker.set_wakes_at(by_tick(agenda));
-        agenda.take_notes(&self.sets, &self.waker);
+        self.waker.set_wakes_at(agenda.next_tick());
+        agenda.take_notes(&self.sets, &self.waker, now);
         let timer = agenda.first_timer(&self.sets);
         let by_timer = timer.map_or(u64::MAX, |(time, _)| time);
         let tasks = self.live_tasks();
@@ -390,7 +372,8 @@ impl Background {
             .iter()
             .map(|task| clock::to_nanos(task.poll_timeout()))
             .min();
-        let next = by_tick(agenda)
+        let next = agenda
+            .next_tick()
             .min(by_timer)
             .min(by_task.unwrap_or(u64::MAX));
         self.waker.set_wakes_at(next);

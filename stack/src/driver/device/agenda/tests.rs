@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::unwatched::{FEW, IDLE_TICKS, IDLE_TICKS_OF_MANY, LOOK_EVERY};
 use super::*;
+use crate::driver::device::clock;
 use crate::driver::reactor::poll_set::tests::{InMemory, join};
 
 /// A device with so many sets, none of them watched.
@@ -10,6 +11,7 @@ struct Device {
     live: Vec<Arc<PollSet>>,
     sets: PollSets,
     agenda: Agenda,
+    now: u64,
 }
 
 impl Device {
@@ -29,17 +31,28 @@ impl Device {
             live,
             sets,
             agenda: Agenda::new(),
+            now: clock::to_nanos(Some(clock::now())),
         }
     }
 
-    fn serve(&mut self, ticked: bool) -> bool {
-        self.agenda.serve(&self.sets, &self.waker, ticked)
+    fn serve(&mut self) -> bool {
+        self.agenda.serve(&self.sets, &self.waker, self.now)
+    }
+
+    /// Time passes until the next tick, if there is one.
+    fn serve_tick(&mut self) -> bool {
+        self.agenda.take_notes(&self.sets, &self.waker, self.now);
+        let next = self.agenda.next_tick();
+        if next < u64::MAX {
+            assert!(next > self.now);
+            self.now = next;
+        }
+        self.serve()
     }
 
     fn tick(&mut self, times: usize) {
         for _ in 0..times {
-            self.agenda.take_notes(&self.sets, &self.waker);
-            self.serve(true);
+            self.serve_tick();
         }
     }
 
@@ -48,7 +61,7 @@ impl Device {
         for tick in 1..1000 {
             self.tick(1);
             if self.live.iter().all(|set| set.arming().is_on()) {
-                assert!(!self.agenda.has_unwatched());
+                assert_eq!(self.agenda.next_tick(), u64::MAX);
                 return tick;
             }
         }
@@ -65,7 +78,7 @@ fn sending_goes_on_where_a_set_is_watched_again() {
     set.add_unsent(join(&set, &member));
     let mut rounds = 0;
     loop {
-        let at_once = device.serve(true);
+        let at_once = device.serve_tick();
         assert!(set.has_unsent());
         assert_eq!(at_once, set.arming().is_on(), "after {rounds} rounds");
         if at_once {
@@ -74,7 +87,7 @@ fn sending_goes_on_where_a_set_is_watched_again() {
         rounds += 1;
         assert!(rounds < 1000, "the set is never watched");
     }
-    assert!(device.serve(false));
+    assert!(device.serve());
 }
 
 /// Each one that is not watched costs a system call at each tick.
@@ -108,25 +121,26 @@ fn work_of_one_watched_set_is_found_among_many() {
     let set = Arc::clone(&device.live[123]);
     let member = InMemory::new(3);
     let id = join(&set, &member);
-    assert!(!device.serve(false));
+    assert!(!device.serve());
     assert_eq!(member.flushed(), 0);
     set.add_unsent(id);
     assert_eq!(device.waker.noted(), [123]);
-    assert!(device.serve(false), "it goes on at once");
-    assert!(device.serve(false));
-    assert!(!device.serve(false), "the third was the last");
+    assert!(device.serve(), "it goes on at once");
+    assert!(device.serve());
+    assert!(!device.serve(), "the third was the last");
     assert_eq!(member.flushed(), 3);
 
     // A timer that is due is run, one that is not is planned, and the earlier one counts.
     let now = clock::now();
+    device.now = clock::to_nanos(Some(now));
     let hour = Duration::from_secs(3600);
     set.note_deadline(id, Some(now + hour));
-    device.serve(false);
+    device.serve();
     assert_eq!(member.timeouts(), 0);
     let planned = |time| Some((clock::to_nanos(Some(time)), true));
     assert_eq!(device.agenda.first_timer(&device.sets), planned(now + hour));
     set.note_deadline(id, Some(now));
-    device.serve(false);
+    device.serve();
     assert_eq!(member.timeouts(), 1);
 }
 
@@ -136,11 +150,15 @@ fn sets_come_and_go() {
     let mut device = Device::new(1);
     device.ticks_until_watched();
     device.live[0].sleep_again();
-    device.agenda.take_notes(&device.sets, &device.waker);
-    assert!(device.agenda.has_unwatched());
+    device.serve();
+    let first = device.agenda.next_tick();
+    assert!(first < u64::MAX);
+    device.now = first - 1;
+    device.serve();
+    assert_eq!(device.agenda.next_tick(), first, "a wakeup is no tick");
     device.live.clear();
     device.tick(1);
-    assert!(!device.agenda.has_unwatched());
+    assert_eq!(device.agenda.next_tick(), u64::MAX);
     assert!(device.sets.get(0).is_none());
     assert!(device.sets.live().is_empty());
 }

@@ -1,12 +1,16 @@
 //! Poll sets that the background thread does not watch: ticks find out whether their programs stopped polling.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
 use crate::driver::device::agenda::PollSets;
-use crate::driver::reactor::poll_set::{By, PollSet};
+use crate::driver::reactor::poll_set::{By, PollSet, SLOW_TICK};
 
+/// Interval of ticks, at first; [`SLOW_TICK`] after so many in a row.
+const TICK: Duration = Duration::from_millis(1);
+const TICKS: u32 = 32;
 /// Ticks without a poll and without data until a set is watched again: as long as few are not watched, and where they are many, each of which costs a system
 /// call at each tick.
 pub(super) const IDLE_TICKS: u32 = 64;
@@ -24,7 +28,10 @@ pub(super) struct Unwatched {
     active: Vec<u64>,
     /// Those of many on which programs sleep, in the order in which they are looked at.
     resting: VecDeque<u64>,
+    /// Ticks in a row.
     ticks: u32,
+    /// Time of the next tick, in nanoseconds of the driver's clock, where a set is not watched.
+    next_tick: u64,
 }
 
 /// State of a set at the last look.
@@ -37,25 +44,32 @@ struct Seen {
 }
 
 impl Unwatched {
-    /// Adds a set, unless it is there.
-    pub(super) fn add(&mut self, id: u64) {
+    /// Adds a set, unless it is there. The first tick comes an interval after `now`.
+    pub(super) fn add(&mut self, id: u64, now: u64) {
+        if self.seen.is_empty() {
+            self.ticks = 0;
+            self.next_tick = now + nanos(TICK);
+        }
         self.seen.entry(id).or_insert_with(|| {
             self.active.push(id);
             Seen::default()
         });
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.seen.is_empty()
+    /// Time of the next tick; `u64::MAX` where all sets are watched.
+    pub(super) fn next_tick(&self) -> u64 {
+        if self.seen.is_empty() {
+            u64::MAX
+        } else {
+            self.next_tick
+        }
     }
 
-    /// Ticks in a row.
-    pub(super) fn ticks(&self) -> u32 {
-        self.ticks
-    }
-
-    /// Looks at the sets whose turn it is.
-    pub(super) fn tick(&mut self, sets: &PollSets) {
+    /// Looks at the sets whose turn it is, if a tick is due.
+    pub(super) fn tick(&mut self, sets: &PollSets, now: u64) {
+        if self.next_tick() > now {
+            return;
+        }
         let are_many = self.seen.len() > FEW;
         let patience = if are_many {
             IDLE_TICKS_OF_MANY
@@ -96,12 +110,14 @@ impl Unwatched {
                 self.active.push(id);
             }
         }
-        self.ticks = if self.seen.is_empty() {
-            0
-        } else {
-            self.ticks.saturating_add(1)
-        };
+        self.ticks = self.ticks.saturating_add(1);
+        let interval = if self.ticks < TICKS { TICK } else { SLOW_TICK };
+        self.next_tick = now + nanos(interval);
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Looks whether input lies at a set that nobody has polled since the last look, and watches it from now on if so, or if it has been idle for long.
