@@ -114,17 +114,17 @@ impl Agenda {
         self.run_timers(sets, now);
         self.take_notes(sets, waker, now);
         let mut at_once = false;
-        self.sending.retain(|id| {
-            let Some(set) = sets.get(*id) else {
-                return false;
+        for id in self.sending.drain() {
+            let Some(set) = sets.get(id) else {
+                continue;
             };
+            // Members with more to send note the set again.
             if set.has_unsent() {
                 // A queue that is polled needs help only now and then, and this thread would take a core from its poller.
                 at_once |= set.flush_unsent() && set.arming().is_on();
             }
             set.flush_acks(true);
-            set.has_unsent() || set.has_pending_acks()
-        });
+        }
         at_once
     }
 

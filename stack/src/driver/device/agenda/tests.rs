@@ -144,6 +144,23 @@ fn work_of_one_watched_set_is_found_among_many() {
     assert_eq!(member.timeouts(), 1);
 }
 
+/// A program that polls runs its timers itself, and the thread comes later.
+#[test]
+fn timers_of_polled_sets_are_put_off() {
+    let mut device = Device::new(2);
+    let first = clock::now() + Duration::from_secs(3600);
+    let [polled, slept_on] = [0, 1].map(|at| Arc::clone(&device.live[at]));
+    slept_on.begin_sleep();
+    for (set, later) in [(&polled, 0), (&slept_on, 1)] {
+        let id = join(set, &InMemory::new(0));
+        set.note_deadline(id, Some(first + Duration::from_micros(later)));
+    }
+    device.serve();
+    let planned = device.agenda.first_timer(&device.sets);
+    let at = clock::to_nanos(Some(first + Duration::from_micros(1)));
+    assert_eq!(planned, Some((at, true)));
+}
+
 /// A set that is left to its program is ticked again, and one that is gone is forgotten.
 #[test]
 fn sets_come_and_go() {
