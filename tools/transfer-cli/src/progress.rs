@@ -163,6 +163,7 @@ impl Progress {
                 "seconds": seconds,
                 "octets": summary.octets,
                 "copied": summary.copied,
+                "mapped": summary.mapped,
                 "stored": summary.stored,
                 "present": summary.present,
                 "failed": summary.failed,

@@ -12,6 +12,8 @@ pub(crate) use wake::{Wake, Waker};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dgiwarp::Buffer;
@@ -73,22 +75,91 @@ pub(crate) enum Arrival {
     Some,
 }
 
-/// Memory of a session: slots of equal length.
+/// Place of a block beside its slot.
+#[derive(Debug, Default)]
+pub(crate) struct Outside {
+    /// Its memory. Octets of an earlier block stay, so that it is not cleared for each.
+    octets: Vec<u8>,
+    /// Whether the block is here, not in the slot.
+    pub(crate) is_used: bool,
+}
+
+impl Outside {
+    /// Room for a block, which takes the place of the slot.
+    pub(crate) fn begin(&mut self, length: usize) -> &mut [u8] {
+        self.is_used = true;
+        self.octets.resize(length, 0);
+        &mut self.octets
+    }
+
+    /// The block, if it is here.
+    pub(crate) fn block(&self) -> Option<&[u8]> {
+        self.is_used.then_some(&self.octets)
+    }
+}
+
+/// Memory of a session: slots of equal length. Cloning shares it.
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     pub(crate) buffer: Buffer,
     pub(crate) slot_length: u32,
     pub(crate) slots: u16,
+    /// Blocks that wait outside the slots, for a copy to the peer's memory.
+    outside: Arc<[Mutex<Outside>]>,
+    /// Whether the last block was copied to memory of the peer that this process maps.
+    is_mapped: Arc<AtomicBool>,
+    /// Octets of all such blocks.
+    mapped: Arc<AtomicU64>,
 }
 
 impl Pool {
+    /// Memory from which blocks are sent.
     pub(crate) fn new(slot_length: u32, slots: u16) -> io::Result<Self> {
-        let buffer = Buffer::zeroed(slot_length as usize * usize::from(slots))?;
+        Self::made_by(slot_length, slots, Buffer::zeroed)
+    }
+
+    fn made_by(
+        slot_length: u32,
+        slots: u16,
+        make: impl FnOnce(usize) -> io::Result<Buffer>,
+    ) -> io::Result<Self> {
         Ok(Self {
-            buffer,
+            buffer: make(slot_length as usize * usize::from(slots))?,
             slot_length,
             slots,
+            outside: (0..slots).map(|_| Mutex::default()).collect(),
+            is_mapped: Arc::default(),
+            mapped: Arc::default(),
         })
+    }
+
+    /// Takes octets of a block into its local slot.
+    pub(crate) fn fill(&self, slot: u16, offset: usize, octets: &[u8]) {
+        self.outside(slot).is_used = false;
+        self.buffer.write(self.start(slot) + offset, octets);
+    }
+
+    /// Place of a block beside its local slot.
+    pub(crate) fn outside(&self, slot: u16) -> MutexGuard<'_, Outside> {
+        let outside = &self.outside[usize::from(slot)];
+        outside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether blocks had better wait outside the slots, from which they are copied once less.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.is_mapped.load(Ordering::Relaxed)
+    }
+
+    /// A block was copied to such memory, or could not be.
+    pub(crate) fn set_mapped(&self, octets: Option<u32>) {
+        self.is_mapped.store(octets.is_some(), Ordering::Relaxed);
+        let octets = u64::from(octets.unwrap_or(0));
+        self.mapped.fetch_add(octets, Ordering::Relaxed);
+    }
+
+    /// Octets that were copied to such memory.
+    pub(crate) fn mapped(&self) -> u64 {
+        self.mapped.load(Ordering::Relaxed)
     }
 
     /// First octet of a slot.
@@ -105,6 +176,14 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
+    /// Memory for blocks of the peer's. One on this host may map it.
+    pub(crate) fn create_pool(&self, slot_length: u32, slots: u16) -> io::Result<Pool> {
+        match self {
+            Self::Rc(it) => Pool::made_by(slot_length, slots, |octets| it.create_buffer(octets)),
+            Self::Tcp(_) => Pool::new(slot_length, slots),
+        }
+    }
+
     /// Gives the carrier the pool, before blocks move. Returns the window of a sink.
     pub(crate) fn attach(&mut self, pool: &Pool) -> Result<Window, CarrierError> {
         match self {

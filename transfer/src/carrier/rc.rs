@@ -1,6 +1,7 @@
 //! Frames as Sends on a queue pair, blocks as RDMA Writes before their notice on the same queue pair: a notice on another one might overtake them
 //! (RFC 5040 §5.5).
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -29,6 +30,8 @@ pub(crate) struct RcCarrier {
     qp: RcQp,
     cq: Cq,
     channel: CompChannel,
+    rnic: Rnic,
+    peer: SocketAddr,
     pd: Pd,
     receives: Buffer,
     receives_mr: Mr,
@@ -81,7 +84,7 @@ impl RcPort {
             return Ok(None);
         };
         let peer = request.peer();
-        let carrier = RcCarrier::new(&self.rnic)?;
+        let carrier = RcCarrier::new(&self.rnic, peer)?;
         let depths = MpaConfig::default().depths;
         let accepted = request.accept(&carrier.qp, depths, b"");
         accepted.map_err(|error| refused(peer, &error))?;
@@ -102,13 +105,13 @@ fn refused(to: SocketAddr, error: &ConnectError) -> CarrierError {
 
 impl RcCarrier {
     pub(crate) fn connect(rnic: &Rnic, to: SocketAddr) -> Result<Self, CarrierError> {
-        let carrier = Self::new(rnic)?;
+        let carrier = Self::new(rnic, to)?;
         let connected = carrier.qp.connect(to, &MpaConfig::default(), b"");
         connected.map_err(|error| refused(to, &error))?;
         Ok(carrier)
     }
 
-    fn new(rnic: &Rnic) -> Result<Self, CarrierError> {
+    fn new(rnic: &Rnic, peer: SocketAddr) -> Result<Self, CarrierError> {
         let pd = rnic.alloc_pd();
         let channel = rnic.create_comp_channel().map_err(device)?;
         let depth = usize::from(SENDS) * 2 + usize::from(RECEIVES) + 64;
@@ -130,6 +133,8 @@ impl RcCarrier {
             qp,
             cq,
             channel,
+            rnic: rnic.clone(),
+            peer,
             pd,
             receives,
             receives_mr,
@@ -154,6 +159,11 @@ impl RcCarrier {
             sges: &[sge],
         };
         self.qp.post_recv(&[wr]).map_err(device)
+    }
+
+    /// Memory that a peer on this host may map.
+    pub(crate) fn create_buffer(&self, octets: usize) -> io::Result<Buffer> {
+        self.rnic.create_buffer_for(self.peer, octets)
     }
 
     pub(crate) fn attach(&mut self, pool: &Pool) -> Result<Window, CarrierError> {
@@ -203,15 +213,22 @@ impl RcCarrier {
                 return Err(CarrierError::Device("a block without a window".into()));
             };
             let from = pool.start(local);
-            let sges = [mr.sge(from..from + block.length as usize)];
-            let operation = RcOperation::Write {
-                rkey: window.stag,
-                remote_addr: window.address + u64::from(block.slot) * u64::from(window.slot_length),
-                immediate: None,
-            };
-            let mut write = RcSendWr::new(0, operation, &sges);
-            write.signaled = false;
-            self.qp.post_send(&[write, notice])
+            let remote_addr =
+                window.address + u64::from(block.slot) * u64::from(window.slot_length);
+            let rkey = window.stag;
+            if copy_mapped(&self.qp, (rkey, remote_addr), pool, (local, block.length))? {
+                self.qp.post_send(&[notice])
+            } else {
+                let sges = [mr.sge(from..from + block.length as usize)];
+                let operation = RcOperation::Write {
+                    rkey,
+                    remote_addr,
+                    immediate: None,
+                };
+                let mut write = RcSendWr::new(0, operation, &sges);
+                write.signaled = false;
+                self.qp.post_send(&[write, notice])
+            }
         } else {
             self.qp.post_send(&[notice])
         };
@@ -293,4 +310,27 @@ impl RcCarrier {
     pub(crate) fn end_wait(&mut self) {
         while self.channel.next_event(false).is_some() {}
     }
+}
+
+/// Copies a block to memory of the peer's that this process maps. Without such memory it returns false, and the block is in its slot.
+fn copy_mapped(
+    qp: &RcQp,
+    (rkey, remote_addr): (u32, u64),
+    pool: &Pool,
+    (local, length): (u16, u32),
+) -> Result<bool, CarrierError> {
+    let mut outside = pool.outside(local);
+    let start = pool.start(local);
+    let region = pool.buffer.region();
+    let slot = region.slice(start, length as usize).map_err(device)?;
+    let is_copied = qp.write_mapped(rkey, remote_addr, length, |to| match outside.block() {
+        Some(block) => to.place(block),
+        None => to.place_region(&slot),
+    });
+    if !is_copied && let Some(block) = outside.block() {
+        slot.place(block);
+    }
+    outside.is_used = false;
+    pool.set_mapped(is_copied.then_some(length));
+    Ok(is_copied)
 }

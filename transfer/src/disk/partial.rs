@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, FallocateFlags, OFlag, fallocate, openat, renameat};
 use nix::sys::stat::{Mode, fchmod, fstatat, futimens, mode_t};
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 
@@ -152,8 +153,19 @@ pub(super) fn read_journal(file: &File) -> io::Result<Vec<u8>> {
     Ok(octets)
 }
 
-/// Takes space for the file, so that a full disk is found before anything is sent.
+/// Takes space for the file, so that a full disk is found before anything is sent. In memory (`tmpfs(5)`) that takes as long as to write it all, and the file would
+/// lie in no better order for it: there it is enough that there is space.
 pub(super) fn allocate(file: &File, size: u64) -> io::Result<()> {
+    let system = fstatfs(file)?;
+    if system.filesystem_type() == TMPFS_MAGIC {
+        // A file system without a limit has no blocks.
+        let limit = (system.blocks() > 0).then(|| system.blocks_available());
+        let octets = u64::try_from(system.block_size()).unwrap_or(1);
+        return match limit {
+            Some(blocks) if blocks.saturating_mul(octets) < size => Err(Errno::ENOSPC.into()),
+            Some(_) | None => file.set_len(size),
+        };
+    }
     let length = i64::try_from(size).map_err(|_| Errno::EFBIG)?;
     match fallocate(file, FallocateFlags::empty(), 0, length) {
         Ok(()) => Ok(()),

@@ -42,9 +42,8 @@ pub(super) fn search(
     let hash = hash::block(place.offset, place.whole, block);
     let parts = index.search(scratch, range);
     let (octets, copied) = measure(&parts);
-    let start = pool.start(local);
     if copied == 0 || octets >= length {
-        pool.buffer.write(start, block);
+        pool.fill(local, 0, block);
         let (octets, copied) = (place.length, 0);
         return Ok(Delta {
             hash,
@@ -56,7 +55,7 @@ pub(super) fn search(
     for part in &parts {
         part.emit(scratch, &mut records);
     }
-    pool.buffer.write(start, &records);
+    pool.fill(local, 0, &records);
     Ok(Delta {
         hash,
         octets: u32::try_from(octets).unwrap_or(place.length),

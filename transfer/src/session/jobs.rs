@@ -25,13 +25,20 @@ pub(super) fn read(
             local,
             whole,
         } => {
-            scratch.resize(PIECE, 0);
             let hasher = BlockHasher::new(offset, whole);
-            let result = hash_pieces(hasher, length as usize, scratch, |done, octets| {
-                let result = source.read(file, offset + done as u64, octets);
-                pool.buffer.write(pool.start(local) + done, octets);
-                result
-            });
+            let read = |done, octets: &mut [u8]| source.read(file, offset + done as u64, octets);
+            let length_in_memory = length as usize;
+            let result = if pool.is_mapped() {
+                let mut outside = pool.outside(local);
+                hash_in_place(hasher, outside.begin(length_in_memory), read)
+            } else {
+                scratch.resize(PIECE, 0);
+                hash_pieces(hasher, length_in_memory, scratch, |done, octets| {
+                    let result = read(done, octets);
+                    pool.fill(local, done, octets);
+                    result
+                })
+            };
             Some(SourceDone::Read {
                 file,
                 offset,
@@ -102,6 +109,19 @@ fn hash_pieces(
         move_piece(done, octets)?;
         hasher.update(octets);
         done += piece;
+    }
+    Ok(hasher.finish())
+}
+
+/// Fills a block in pieces and returns its hash.
+fn hash_in_place(
+    mut hasher: BlockHasher,
+    block: &mut [u8],
+    mut fill: impl FnMut(usize, &mut [u8]) -> Result<(), Failure>,
+) -> Result<[u8; 32], Failure> {
+    for (index, piece) in block.chunks_mut(PIECE).enumerate() {
+        fill(index * PIECE, piece)?;
+        hasher.update(piece);
     }
     Ok(hasher.finish())
 }

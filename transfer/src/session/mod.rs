@@ -291,6 +291,8 @@ pub struct Summary {
     pub octets: u64,
     /// Octets of these that were taken from old copies at the sink, and not sent.
     pub copied: u64,
+    /// Octets of blocks that a source copied to memory of the sink, on one host, which both processes map.
+    pub mapped: u64,
     /// Octets that a former session had left.
     pub resumed: u64,
     /// Blocks that came again because they were corrupt.

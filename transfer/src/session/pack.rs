@@ -44,7 +44,7 @@ pub(super) fn pack(
     }
     let mut hasher = BlockHasher::new(0, true);
     hasher.update(scratch);
-    pool.buffer.write(pool.start(local), scratch);
+    pool.fill(local, 0, scratch);
     SourceDone::Packed {
         pack,
         local,

@@ -85,7 +85,7 @@ pub fn receive(
         packs,
         deltas,
     } = session.handshake(options, packs)?;
-    let pool = Pool::new(block, options.slots)?;
+    let pool = session.create_pool(block, options.slots)?;
     let window = session.attach(&pool)?;
     let mut engine = SinkEngine::new(block, window, packs);
     if ordered {
@@ -242,6 +242,13 @@ impl<'a> Session<'a> {
             })
         });
         agreed.map_err(|error| self.tell(error))
+    }
+
+    /// Memory for blocks of the peer's.
+    fn create_pool(&mut self, slot_length: u32, slots: u16) -> Result<Pool, Error> {
+        let line = self.lines.first_mut();
+        let line = line.ok_or_else(|| CarrierError::Lost("no connection".into()))?;
+        Ok(line.carrier.create_pool(slot_length, slots)?)
     }
 
     /// Gives the first carrier the memory of blocks; returns its window.
@@ -403,7 +410,9 @@ impl<'a> Session<'a> {
     }
 
     fn run(&mut self, side: &mut Side, on_event: &mut dyn FnMut(&Event)) -> Result<Summary, Error> {
-        match self.turns(side, on_event) {
+        let done = self.turns(side, on_event);
+        self.summary.mapped = self.pool.as_ref().map_or(0, Pool::mapped);
+        match done {
             Ok(()) => Ok(self.summary),
             // All files are finished, and the source may close as soon as it has the FINISH.
             Err(Error::Carrier(CarrierError::Lost(_))) if side.is_finished() => Ok(self.summary),

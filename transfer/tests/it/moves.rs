@@ -52,6 +52,22 @@ fn the_smaller_block_length_holds() {
     }
 }
 
+/// Blocks of files and packed ones, read to a slot or beside it, in turns of several sizes.
+#[test]
+fn on_one_host_blocks_are_copied_to_memory_of_the_sink() {
+    let from = tempfile::tempdir().unwrap();
+    make_tree(from.path());
+    fs::write(from.path().join("long"), random(1, 20_000_001)).unwrap();
+    for (kind, maps) in [(Kind::Rc, true), (Kind::Tcp, false)] {
+        let to = tempfile::tempdir().unwrap();
+        let (sent, received, _) = run(kind, tree(from.path()), place(to.path()), small());
+        let (sent, received) = (sent.unwrap(), received.unwrap());
+        assert_eq!(listing(from.path()), listing(to.path()), "{kind:?}");
+        assert_eq!((sent.failed, sent.repeated, received.mapped), (0, 0, 0));
+        assert_eq!(sent.mapped > 1_000_000, maps, "{kind:?}: {sent:?}");
+    }
+}
+
 /// Ends that do not pack, as older peers.
 #[derive(Debug)]
 struct Older<T>(Arc<T>);
