@@ -13,6 +13,7 @@ pub mod mutation;
 mod parsers;
 mod reliable;
 mod sockets;
+mod transfer;
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -28,6 +29,7 @@ pub use lane::lane;
 pub use parsers::parsers;
 pub use reliable::reliable;
 pub use sockets::sockets;
+pub use transfer::transfer;
 
 /// When everything begins. An instant cannot be made otherwise, and which one it is makes no difference.
 #[expect(
@@ -95,6 +97,12 @@ pub const TARGETS: &[Target] = &[
         about: "rsockets: formats, and the state machine of a stream under a peer that does as it likes",
         longest: 1024,
         run: sockets,
+    },
+    Target {
+        name: "transfer",
+        about: "transfers of files: formats, and the decisions of either end whose peer sends what it likes",
+        longest: 2048,
+        run: transfer,
     },
     #[cfg(feature = "engine")]
     Target {

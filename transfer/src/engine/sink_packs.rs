@@ -151,7 +151,8 @@ impl SinkPacks {
             answers: answers.iter().map(simple).collect(),
         };
         out.outgoing.push_back(Frame::Answer(frame));
-        for (file, answer) in (first..).zip(answers) {
+        for (index, answer) in (0_u32..).zip(answers) {
+            let file = first.wrapping_add(index);
             let status = match answer {
                 Ok(Answer::Wanted) => {
                     if let Some(Listed::Checked(entry)) = self.listed.remove(&file) {

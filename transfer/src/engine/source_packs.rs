@@ -145,7 +145,8 @@ impl SourcePacks {
         out: &mut SourceOut,
     ) -> Result<(), Violation> {
         let mut files = Vec::new();
-        for (file, answer) in (answers.first..).zip(&answers.answers) {
+        for (index, answer) in (0_u32..).zip(&answers.answers) {
+            let file = answers.first.wrapping_add(index);
             let listed = self.listed.get_mut(&file).ok_or(Violation::File(file))?;
             if std::mem::replace(&mut listed.answered, true) {
                 return Err(Violation::Unexpected(15));

@@ -108,6 +108,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-ripc",
             "dgiwarp-socket-table",
             "dgiwarp-sockets",
+            "dgiwarp-transfer",
             "dgiwarp-verbs",
         ],
     ),
