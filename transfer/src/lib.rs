@@ -19,7 +19,7 @@ mod session;
 pub mod wire;
 
 pub use carrier::{CarrierError, RcPort, rc_config};
-pub use engine::Event;
+pub use engine::{Event, Waits};
 pub use session::{
     Arriving, Cancel, Connection, Control, Dial, Error, Join, Options, Packer, Port, Request,
     Short, Sink, Source, Summary, Unpacker, Watch, receive, send,

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::time::{Duration, Instant};
 
 use dgiwarp_transfer::wire::{FileKind, Status};
-use dgiwarp_transfer::{Event, Summary};
+use dgiwarp_transfer::{Event, Summary, Waits};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -32,6 +32,10 @@ pub struct Progress {
     show: Show,
     bar: ProgressBar,
     names: BTreeMap<u32, String>,
+    /// The entry that began last.
+    current: String,
+    /// Limits until the last report.
+    waits: Waits,
     begun: Instant,
     /// Entries that failed so far.
     pub failures: u64,
@@ -64,6 +68,8 @@ impl Progress {
             show,
             bar,
             names: BTreeMap::new(),
+            current: String::new(),
+            waits: Waits::default(),
             begun: Instant::now(),
             failures: 0,
             events: 0,
@@ -81,10 +87,18 @@ impl Progress {
                 if self.show.verbose || self.show.json || !self.bar.is_hidden() {
                     let name = shown(&entry.name);
                     self.bar.set_message(name.clone());
+                    self.current.clone_from(&name);
                     self.names.insert(*file, name);
                 }
             }
             Event::Resumed { octets, .. } | Event::Placed { octets, .. } => self.bar.inc(*octets),
+            Event::Limited(waits) => {
+                let text = limits(&waits.since(&self.waits), 1);
+                self.waits = *waits;
+                if !self.bar.is_hidden() {
+                    self.bar.set_message(format!("{}{text}", self.current));
+                }
+            }
             Event::Finished { file, status, text } => {
                 let name = self.names.remove(file).unwrap_or_default();
                 if self.show.json {
@@ -171,6 +185,12 @@ impl Progress {
                 "streams": summary.streams,
                 "resumed": summary.resumed,
                 "repeated": summary.repeated,
+                "waits": {
+                    "disk": summary.waits.disk.as_secs_f64(),
+                    "processor": summary.waits.processor.as_secs_f64(),
+                    "network": summary.waits.network.as_secs_f64(),
+                    "peer": summary.waits.peer.as_secs_f64(),
+                },
             }));
         } else if !self.show.quiet {
             eprintln!(
@@ -222,7 +242,32 @@ fn described(summary: &Summary, seconds: f64) -> String {
         let resumed = human(summary.resumed);
         text += &format!(", {resumed} were there from an earlier run");
     }
+    if summary.octets > 0 {
+        text += &limits(&summary.waits, 4);
+    }
     text
+}
+
+/// The parts that limited a session, those of most time first, `most` of them.
+fn limits(waits: &Waits, most: usize) -> String {
+    let total = waits.total().as_secs_f64();
+    let mut parts = [
+        (waits.disk, "the disk here"),
+        (waits.processor, "processors here"),
+        (waits.network, "the network"),
+        (waits.peer, "the other end"),
+    ];
+    parts.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
+    let percent = |time: Duration| 100.0 * time.as_secs_f64() / total;
+    let parts = parts.iter().map(|(time, name)| (percent(*time), name));
+    let parts = parts.filter(|(percent, _)| *percent >= 1.0).take(most);
+    let parts: Vec<_> = parts
+        .map(|(percent, name)| format!("{name} {percent:.0} %"))
+        .collect();
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!("; limited by {}", parts.join(", "))
 }
 
 /// Prints an object as one line.
@@ -240,4 +285,24 @@ pub fn shown(octets: &[u8]) -> String {
 #[must_use]
 pub fn human(octets: u64) -> String {
     HumanBytes(octets).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_shown_by_their_shares() {
+        let at = Duration::from_millis;
+        let waits = Waits {
+            disk: at(100),
+            processor: at(5),
+            network: Duration::ZERO,
+            peer: at(895),
+        };
+        let all = "; limited by the other end 90 %, the disk here 10 %";
+        assert_eq!(limits(&waits, 4), all);
+        assert_eq!(limits(&waits, 1), "; limited by the other end 90 %");
+        assert_eq!(limits(&Waits::default(), 4), "");
+    }
 }

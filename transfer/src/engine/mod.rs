@@ -1,5 +1,6 @@
 //! Decisions of both ends, without sockets, files, threads or clocks: frames and results of jobs go in, frames and jobs come out.
 
+mod limit;
 mod link;
 mod sink;
 mod sink_job;
@@ -13,6 +14,7 @@ mod tuner;
 #[cfg(test)]
 mod simulation;
 
+pub use limit::{Limit, LimitMeter, Waits};
 pub use link::{Link, MIN_RECEIVES, Outgoing, SILENCE};
 pub use sink::SinkEngine;
 pub use sink_job::{Begun, MAX_OPEN_PIECES, SinkDone, SinkJob, Unpacked};
@@ -149,6 +151,8 @@ pub enum Event {
         /// The failure for people.
         text: String,
     },
+    /// Once a second: time that the session was limited until now, by the part that limited it.
+    Limited(Waits),
     /// The source cannot read an entry, which is left out.
     Unreadable {
         /// Its name.

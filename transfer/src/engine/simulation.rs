@@ -3,6 +3,7 @@
 //! The oracle is the content of the files: a file that is finished has it, and the second session sends only what the first had not noted.
 
 mod deltas;
+mod limits;
 mod rules;
 
 use std::collections::{BTreeMap, VecDeque};

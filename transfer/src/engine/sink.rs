@@ -1,6 +1,7 @@
 //! The sink: which slots are granted, which blocks are whole, when a file is.
 
 mod deltas;
+mod limit;
 mod missing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -64,6 +65,8 @@ pub struct SinkEngine {
     block: u32,
     slots: Vec<Slot>,
     free: Vec<u16>,
+    /// Jobs whose results are awaited.
+    working: usize,
     files: BTreeMap<u32, Receiving>,
     next_file: u32,
     placed: Vec<(u32, u64, u32)>,
@@ -96,6 +99,7 @@ impl SinkEngine {
             block,
             slots: vec![Slot::Filled; usize::from(window.slots)],
             free: (0..window.slots).collect(),
+            working: 0,
             files: BTreeMap::new(),
             next_file: 0,
             placed: Vec::new(),
@@ -140,7 +144,9 @@ impl SinkEngine {
 
     /// The next job.
     pub fn poll_job(&mut self) -> Option<SinkJob> {
-        self.out.jobs.pop_front()
+        let job = self.out.jobs.pop_front()?;
+        self.working += usize::from(job.has_result());
+        Some(job)
     }
 
     /// The next event.
@@ -374,6 +380,7 @@ impl SinkEngine {
     /// # Errors
     /// [`Violation::Range`] if the source sends one block with a wrong hash again and again.
     pub fn handle_done(&mut self, done: SinkDone) -> Result<(), Violation> {
+        self.working = self.working.saturating_sub(1);
         match done {
             SinkDone::Begun { file, result, old } => self.take_begun(file, result, old),
             SinkDone::Signed {

@@ -132,6 +132,13 @@ pub enum Begun {
     Partial(BTreeMap<u64, [u8; 32]>),
 }
 
+impl SinkJob {
+    /// Whether a result follows.
+    pub(super) const fn has_result(&self) -> bool {
+        !matches!(self, Self::Abandon { .. })
+    }
+}
+
 /// Result of a [`SinkJob`]; abandoning has none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SinkDone {

@@ -1,6 +1,7 @@
 //! The source: which block is read and sent next.
 
 mod deltas;
+mod limit;
 mod plan;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -62,6 +63,10 @@ pub struct SourceEngine {
     /// Files with blocks to read, in order.
     ready: VecDeque<u32>,
     filled: VecDeque<Filled>,
+    /// Jobs whose results are awaited.
+    working: usize,
+    /// Blocks whose octets have not left.
+    leaving: usize,
     next_file: u32,
     asking: bool,
     /// A directory that waits until the files before it are finished.
@@ -95,6 +100,8 @@ impl SourceEngine {
             files: BTreeMap::new(),
             ready: VecDeque::new(),
             filled: VecDeque::new(),
+            working: 0,
+            leaving: 0,
             next_file: 0,
             asking: false,
             held: None,
@@ -141,7 +148,9 @@ impl SourceEngine {
         if self.out.jobs.is_empty() {
             self.plan();
         }
-        self.out.jobs.pop_front()
+        let job = self.out.jobs.pop_front()?;
+        self.working += usize::from(job.has_result());
+        Some(job)
     }
 
     /// The next frame.
@@ -169,6 +178,7 @@ impl SourceEngine {
                 *granted = false;
             }
             block.slot = slot;
+            self.leaving += 1;
             self.moved(block.file);
             return Some(Outgoing::Block { block, local });
         }
@@ -202,6 +212,7 @@ impl SourceEngine {
     /// The octets of a local slot have left.
     pub fn handle_sent(&mut self, local: u16) {
         self.local_free.push(local);
+        self.leaving = self.leaving.saturating_sub(1);
     }
 
     /// Takes a frame of the sink's.
@@ -372,6 +383,7 @@ impl SourceEngine {
 
     /// Takes the result of a job.
     pub fn handle_done(&mut self, done: SourceDone) {
+        self.working = self.working.saturating_sub(1);
         match done {
             SourceDone::Next(next) => {
                 self.asking = false;

@@ -78,6 +78,13 @@ pub enum SourceJob {
     },
 }
 
+impl SourceJob {
+    /// Whether a result follows.
+    pub(super) const fn has_result(&self) -> bool {
+        !matches!(self, Self::Close { .. } | Self::Forget { .. })
+    }
+}
+
 /// Result of a [`SourceJob`]; closing and forgetting have none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceDone {

@@ -180,6 +180,13 @@ impl Streams {
         }
     }
 
+    /// Blocks that left and whose frames the peer has not taken, as far as it said.
+    #[must_use]
+    pub fn flying_blocks(&self) -> usize {
+        let flying = self.streams.values().flat_map(|it| &it.flying);
+        flying.filter(|it| matches!(it, Flying::Block(_))).count()
+    }
+
     /// Queues a control frame.
     pub fn push(&mut self, frame: Frame) {
         self.control.push_back(frame);

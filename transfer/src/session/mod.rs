@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::carrier::{CarrierError, Wake, Waker};
-use crate::engine::{Begun, Failure, Next, SILENCE, Violation};
+use crate::engine::{Begun, Failure, Next, SILENCE, Violation, Waits};
 use crate::wire::{Answer, Entry, Reason, Removal, Status};
 
 /// Files to send. Several threads call it; calls for one file may overlap.
@@ -301,4 +301,6 @@ pub struct Summary {
     pub removed: u64,
     /// Most streams at a time.
     pub streams: u64,
+    /// Time of the session, by the part that limited it.
+    pub waits: Waits,
 }

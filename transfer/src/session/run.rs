@@ -15,8 +15,8 @@ use super::workers::Workers;
 use super::{Connection, Control, Error, Options, Sink, Source, Summary};
 use crate::carrier::{Arrival, CarrierError, Pool, RECEIVES};
 use crate::engine::{
-    Event, Link, MAX_STREAMS, MIN_RECEIVES, Outgoing, SinkDone, SinkEngine, SinkJob, SourceEngine,
-    Streams, Tuner, Violation,
+    Event, LimitMeter, Link, MAX_STREAMS, MIN_RECEIVES, Outgoing, SinkDone, SinkEngine, SinkJob,
+    SourceEngine, Streams, Tuner, Violation, Waits,
 };
 use crate::hash::MIN_BLOCK;
 use crate::wire::{Abort, Frame, Hello, Offering, Reason, Role, Window};
@@ -25,6 +25,8 @@ use crate::wire::{Abort, Frame, Hello, Offering, Reason, Role, Window};
 const MAX_BLOCK: u32 = 64 << 20;
 /// Time that an ABORT has to leave, and a source to close after the end.
 const LINGER: Duration = Duration::from_secs(4);
+/// Time between two reports of the limits.
+const REPORT: Duration = Duration::from_secs(1);
 
 /// Sends files. Returns when the sink has finished all of them, or with the failure that ended the session; failures of single files are events, and counted.
 ///
@@ -146,6 +148,9 @@ struct Session<'a> {
     tuner: Option<Tuner>,
     control: &'a Control,
     began: Instant,
+    meter: LimitMeter,
+    /// Time of the last event with the limits.
+    reported: Duration,
     hello: Option<Hello>,
     /// Memory of blocks, once the session has it.
     pool: Option<Pool>,
@@ -213,6 +218,8 @@ impl<'a> Session<'a> {
             tuner: None,
             control,
             began: Instant::now(),
+            meter: LimitMeter::new(Duration::ZERO),
+            reported: Duration::ZERO,
             hello: connection.hello,
             pool: None,
             role,
@@ -411,6 +418,7 @@ impl<'a> Session<'a> {
 
     fn run(&mut self, side: &mut Side, on_event: &mut dyn FnMut(&Event)) -> Result<Summary, Error> {
         let done = self.turns(side, on_event);
+        self.summary.waits = self.waits(side);
         self.summary.mapped = self.pool.as_ref().map_or(0, Pool::mapped);
         match done {
             Ok(()) => Ok(self.summary),
@@ -450,6 +458,7 @@ impl<'a> Session<'a> {
             // Blocks that left may have been the last of their files.
             side.submit();
             self.report(side, on_event);
+            self.measure(side, on_event);
             // The sink's FINISH is the last frame that matters: its connection may be gone already.
             if side.is_finished() && self.role == Role::Source {
                 return Ok(());
@@ -469,6 +478,21 @@ impl<'a> Session<'a> {
                 }
             }
         }
+    }
+
+    /// Adds time to the limit that held until now, and reports all of it once a second.
+    fn measure(&mut self, side: &Side, on_event: &mut dyn FnMut(&Event)) {
+        let now = self.now();
+        self.meter.note(now, side.limit(&self.streams));
+        if now >= self.reported + REPORT {
+            self.reported = now;
+            on_event(&Event::Limited(self.waits(side)));
+        }
+    }
+
+    fn waits(&self, side: &Side) -> Waits {
+        let (busy, running) = side.usage();
+        self.meter.waits(busy, running)
     }
 
     fn deliver(
@@ -551,7 +575,7 @@ impl<'a> Session<'a> {
                 },
                 Event::Removed { status, .. } if status.is_good() => summary.removed += 1,
                 Event::Removed { .. } => summary.failed += 1,
-                Event::Offered { .. } => {}
+                Event::Offered { .. } | Event::Limited(_) => {}
             }
             on_event(&event);
         }

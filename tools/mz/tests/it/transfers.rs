@@ -28,6 +28,7 @@ fn a_tree_arrives_as_it_is_and_is_not_sent_twice() {
             let got = listing(&folder.join("tree"));
             assert_eq!(listing(&tree), got, "{way:?}");
             assert_eq!(said.contains("mz: 0 B in"), again, "{said}");
+            assert_eq!(said.contains("; limited by "), !again, "{said}");
             assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
         }
     }
@@ -102,6 +103,10 @@ fn events_are_lines_of_json() {
         (&lines[1]["stored"], &lines[1]["octets"]),
         (&1.into(), &3.into())
     );
+    let parts = ["disk", "processor", "network", "peer"];
+    let seconds = parts.map(|it| lines[1]["waits"][it].as_f64().unwrap());
+    let all: f64 = seconds.iter().sum();
+    assert!(0.0 < all && all <= lines[1]["seconds"].as_f64().unwrap());
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The engine of an end, and its threads.
 
+use std::time::Duration;
+
 use super::Streams;
 use super::Workers;
 use crate::engine::{
-    SinkDone, SinkEngine, SinkJob, SourceDone, SourceEngine, SourceJob, Violation,
+    Limit, SinkDone, SinkEngine, SinkJob, SourceDone, SourceEngine, SourceJob, Violation,
 };
 
 pub(super) enum Side {
@@ -58,6 +60,22 @@ impl Side {
             Self::Sink { engine, .. } => engine.poll_transmit(),
         } {
             streams.push(frame);
+        }
+    }
+
+    /// The part of the pipeline for which the others wait.
+    pub(super) fn limit(&self, streams: &Streams) -> Limit {
+        match self {
+            Self::Source { engine, .. } => engine.limit(streams.flying_blocks()),
+            Self::Sink { engine, .. } => engine.limit(),
+        }
+    }
+
+    /// Time that the threads of files had jobs, and that they had or wanted a processor.
+    pub(super) fn usage(&self) -> (Duration, Duration) {
+        match self {
+            Self::Source { workers, .. } => workers.usage.times(),
+            Self::Sink { workers, .. } => workers.usage.times(),
         }
     }
 
