@@ -154,11 +154,18 @@ impl Endpoint {
         association.map_or(0, |it| it.outbound.len())
     }
 
-    /// Whether messages wait because a peer has no receive for them.
+    /// Whether messages wait because a peer has no receive for them, and none is on the way to another peer.
     #[must_use]
     pub fn waits_for_receives(&self) -> bool {
-        let mut associations = self.table.iter();
-        associations.any(|it| it.outbound.refused_until().is_some())
+        let mut waits = false;
+        for association in self.table.iter() {
+            let refused = association.outbound.refused_until().is_some();
+            if !refused && !association.outbound.is_empty() {
+                return false;
+            }
+            waits |= refused;
+        }
+        waits
     }
 
     /// Posts a message to a peer, to which datagrams have at most `datagram` octets.

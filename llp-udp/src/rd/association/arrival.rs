@@ -369,8 +369,8 @@ impl Association {
         });
         let acked = acked.map_err(|_| VIOLATION)?;
         if let Some(sample) = acked.sample {
-            let delay = Duration::from_micros(ack.delay.into()).min(super::MOST_ACK_DELAY);
-            self.rtt.sample(sample, delay);
+            self.rtt
+                .sample(sample, Duration::from_micros(ack.delay.into()));
         }
         if acked.round {
             self.rtt.end_round();

@@ -78,12 +78,19 @@ impl Association {
         let start = out.len();
         self.emit_head(config, now, hello, out);
         let mut contents = Contents::default();
-        if urgent || beside && self.received.due().is_some() {
+        // An acknowledgement that was lost is repeated by the next datagram that fits beside it, as what is sent again hints at losses.
+        let repeats = self.probes > 0 || self.outbound.repeats();
+        if urgent || beside && (repeats || self.received.due().is_some()) {
             let before = out.len();
             self.emit_control(now, room, data.is_some(), &mut contents, out);
             room -= out.len() - before;
         }
-        let ping = self.probes > 0 && data.is_none();
+        // The credit that a message waits for may be lost: a PING has it repeated.
+        let ping = self.probes > 0
+            && data.is_none_or(|length| {
+                let segment = SEGMENT_OVERHEAD + usize::from(length);
+                self.outbound.is_short_of_credit() && room >= PING + segment
+            });
         if ping && room >= PING {
             Ping(0).emit(out);
             room -= PING;

@@ -8,6 +8,8 @@ use crate::rd::congestion::Algorithm;
 use crate::rd::envelope;
 use crate::rd::frame::{CloseReason, Frame, Frames};
 
+mod repeats;
+
 const CLIENT: u16 = 1;
 const SERVER: u16 = 2;
 
@@ -148,7 +150,7 @@ fn a_close_keeps_to_three_times_what_came() {
         if spent {
             // Messages of which each takes some, until nothing fits.
             for _ in 0..20 {
-                server.post(CLIENT, 1, 12);
+                server.post(CLIENT, 1, 40);
                 server.now += Duration::from_millis(100);
                 server.endpoint.handle_timeout(server.now);
                 sent += octets(&server.transmit(CLIENT));

@@ -33,8 +33,11 @@ impl Rtt {
 
     /// Takes a sample; `delay` is the delay that the peer reported.
     pub(in crate::rd) fn sample(&mut self, latest: Duration, delay: Duration) {
-        self.delay = delay.max(self.delay - self.delay / 8);
+        self.delay = delay.min(MOST_ACK_DELAY).max(self.delay - self.delay / 8);
         let Some(minimum) = self.minimum else {
+            // An acknowledgement that was repeated, or that a host made late, is no measure of the path.
+            let late = delay.saturating_sub(MOST_ACK_DELAY);
+            let latest = latest.checked_sub(late).unwrap_or(latest);
             self.minimum = Some(latest);
             self.smoothed = latest;
             self.variation = latest / 2;
@@ -115,7 +118,7 @@ mod tests {
         assert!(!rtt.is_sampled());
         assert_eq!((rtt.smoothed(), rtt.minimum()), (333 * MS, 333 * MS));
         assert_eq!(rtt.timeout(MS), 999 * MS);
-        rtt.sample(8 * MS, 5 * MS);
+        rtt.sample(8 * MS, MS);
         assert!(rtt.is_sampled());
         assert_eq!((rtt.smoothed(), rtt.minimum()), (8 * MS, 8 * MS));
         assert_eq!(rtt.timeout(MS), 24 * MS);
@@ -140,9 +143,21 @@ mod tests {
         rtt.sample(4 * MS, MS / 2);
         assert_eq!(rtt.delay(), MS * 7 / 8);
         rtt.sample(4 * MS, 16 * MS);
-        assert_eq!(rtt.delay(), 16 * MS);
+        assert_eq!(rtt.delay(), MS);
         rtt.sample(4 * MS, Duration::ZERO);
-        assert_eq!(rtt.delay(), 14 * MS);
+        assert_eq!(rtt.delay(), MS * 7 / 8);
+    }
+
+    #[test]
+    fn an_acknowledgement_made_late_is_no_measure_of_the_path() {
+        let mut rtt = Rtt::new(MS);
+        rtt.sample(30 * MS, 29 * MS);
+        assert_eq!(rtt.timeout(MS), 6 * MS, "of 2 ms");
+        rtt.sample(60 * MS, 58 * MS);
+        assert_eq!(rtt.largest(), 2 * MS);
+        let mut rtt = Rtt::new(MS);
+        rtt.sample(30 * MS, 40 * MS);
+        assert_eq!(rtt.largest(), 30 * MS, "the delay is not believed");
     }
 
     #[test]

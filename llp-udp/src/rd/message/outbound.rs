@@ -242,16 +242,26 @@ impl Outbound {
         !self.waiting.is_empty() && self.active.is_empty() && self.again.is_empty()
     }
 
+    /// Whether a message waits that is beyond the credit of receives.
+    pub(in crate::rd) fn is_short_of_credit(&self) -> bool {
+        let beyond = self.receives.wrapping_sub(self.credit);
+        self.waiting.front().is_some_and(|it| it.receive) && beyond < 1 << 31
+    }
+
+    /// Whether the segment that leaves next was sent before.
+    pub(in crate::rd) fn repeats(&self) -> bool {
+        !self.again.is_empty()
+    }
+
     /// Lets further messages begin, as many as may alternate.
     fn activate(&mut self) {
         let alternating = if self.in_turn { 1 } else { ALTERNATING };
         while self.active.len() < alternating
             && self.messages.len() < MESSAGES as usize
-            && let Some(post) = self.waiting.front()
+            && !self.waiting.is_empty()
         {
             // A message beyond the credit goes alone: the receiver cannot tell it from those with credit.
-            let beyond = self.receives.wrapping_sub(self.credit);
-            if post.receive && beyond < 1 << 31 && self.open_receives > 0 {
+            if self.is_short_of_credit() && self.open_receives > 0 {
                 break;
             }
             let Some(post) = self.waiting.pop_front() else {

@@ -531,7 +531,7 @@ impl RdEngine {
         self.outbound.len()
     }
 
-    /// Whether messages are on the way, or have not left, and none waits for a receive of a peer.
+    /// Whether messages are on the way, or have not left, and not all of them wait for receives of their peers.
     #[must_use]
     pub fn is_sending(&self) -> bool {
         self.outstanding() > 0 && !self.endpoint.waits_for_receives()

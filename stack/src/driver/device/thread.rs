@@ -271,25 +271,21 @@ impl Background {
 
     /// The process ends: octets that connected QPs accepted get a moment to leave. Nothing can be posted to them any more.
     pub(crate) fn leave_process(&self) {
-        let now = clock::now();
-        let deadline = now + AT_END;
+        let began = clock::now();
         let members = self.sets.live();
         let members = members.iter().flat_map(|set| set.live_members());
-        let mut left: Vec<_> = members
-            .map(|member| {
-                let longer = member.leaves_by_process();
-                let until = if longer {
-                    now + AT_END_OF_PROCESS
-                } else {
-                    deadline
-                };
-                (member, until)
-            })
-            .collect();
+        let mut left: Vec<_> = members.map(|member| (member, None)).collect();
         loop {
             let now = clock::now();
-            left.retain(|(member, until)| {
-                let at_last = now >= *until;
+            left.retain_mut(|(member, longer)| {
+                // A thread that polls meanwhile may be at work on it.
+                *longer = longer.or_else(|| member.leaves_by_process());
+                let limit = if *longer == Some(true) {
+                    AT_END_OF_PROCESS
+                } else {
+                    AT_END
+                };
+                let at_last = now >= began + limit;
                 !member.leave_process(at_last) && !at_last
             });
             if left.is_empty() {
@@ -298,7 +294,7 @@ impl Background {
             // TCP is full, or another thread is posting or polling.
             let _ = poll(&mut [], PollTimeout::from(1u8));
         }
-        self.lingering.wait(deadline);
+        self.lingering.wait(began + AT_END);
     }
 
     /// A descriptor that is held in place of a later socket.

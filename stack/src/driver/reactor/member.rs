@@ -124,9 +124,9 @@ pub(crate) trait Member: Debug + Send + Sync {
     /// Runs timers that are due and returns the next deadline.
     fn handle_timeout(&self, now: Instant) -> Option<Instant>;
 
-    /// The process ends, and accepted work requests of this QP are nowhere but in it: they get more time.
-    fn leaves_by_process(&self) -> bool {
-        false
+    /// The process ends, and accepted work requests of this QP are nowhere but in it: they get more time. `None` if another thread is at work.
+    fn leaves_by_process(&self) -> Option<bool> {
+        Some(false)
     }
 
     /// The process ends: hands accepted work requests to the network. Returns whether nothing is left, which holds if it is called `at_last`. Work requests

@@ -586,12 +586,11 @@ impl Member for RdShared {
     }
 
     /// No kernel repeats what is lost.
-    fn leaves_by_process(&self) -> bool {
-        let sends = |inner: &mut RdInner| {
+    fn leaves_by_process(&self) -> Option<bool> {
+        self.try_run(|inner| {
             self.work(inner);
             inner.engine.is_sending()
-        };
-        self.try_run(sends) == Some(true)
+        })
     }
 
     fn leave_process(&self, at_last: bool) -> bool {

@@ -134,6 +134,7 @@ fn the_end_of_a_process_ends_its_reliable_datagrams() {
         ("iwarp", ""),
         ("roce", ""),
         ("roce", "drop=0.1,reorder=0.1,seed=3"),
+        ("roce", "drop=0.2,seed=3"),
     ] {
         let mut command = Command::new("timeout");
         command.env("DGIWARP_PERSONA", persona);
