@@ -369,8 +369,14 @@ impl Association {
         });
         let acked = acked.map_err(|_| VIOLATION)?;
         if let Some(sample) = acked.sample {
-            self.rtt
-                .sample(sample, Duration::from_micros(ack.delay.into()));
+            // With much in flight, a peer that had no core for a while may be as slow again.
+            let most = if self.recovery.in_flight() <= super::FEW {
+                Duration::MAX
+            } else {
+                super::MOST_ACK_DELAY
+            };
+            let delay = Duration::from_micros(ack.delay.into()).min(most);
+            self.rtt.sample(sample, delay);
         }
         if acked.round {
             self.rtt.end_round();
