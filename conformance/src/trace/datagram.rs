@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use dgiwarp_codec::crc;
 
 use super::reads::Reads;
+use super::reliable::Associations;
 use super::{Report, Rule, SeenDatagram, rules, terminate};
 use crate::wire::datagram::{
     Datagram, Dropped, Exchange, Extension, Lookup, Segment, flag, format, opcode,
@@ -92,6 +93,7 @@ pub(super) struct Datagrams {
     nonces: Recent<(SocketAddr, SocketAddr, u64), Vec<u32>>,
     lookups: Recent<(SocketAddr, SocketAddr, u64, u8), u32>,
     reads: Reads,
+    reliable: Associations,
     pub(super) count: u64,
 }
 
@@ -183,8 +185,10 @@ impl Datagrams {
             Ok(Datagram::Segment(segment)) => self.segment(route, segment, report),
             Ok(Datagram::Exchange(exchange)) => self.exchange(route, exchange, report),
             Ok(Datagram::Lookup(lookup)) => self.lookup(route, lookup, octets, report),
-            // Its layout is judged alone.
-            Ok(Datagram::Reliable(_)) => {}
+            Ok(Datagram::Reliable(datagram)) => {
+                self.reliable
+                    .judge((route.from, route.to), datagram, octets, report);
+            }
             Err(dropped) => report(rule_of(*dropped, octets), dropped.to_string()),
         }
     }

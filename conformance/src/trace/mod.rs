@@ -15,6 +15,7 @@ mod live;
 mod messages;
 mod rdmap;
 mod reads;
+mod reliable;
 mod rules;
 mod startup;
 mod stream;

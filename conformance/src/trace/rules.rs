@@ -122,6 +122,15 @@ rules! {
     SERVICE_LAYOUT "service-layout" "Datagram §10" Must "Type, length and private data of a service lookup are as they have to be";
     SERVICE_RESERVED "service-reserved" "Datagram §10" Must "Fields of a service lookup that its type does not use are zero";
     SERVICE_REPEAT "service-repeat" "Datagram §10" Must "Repeats of a service lookup and of its answer are unchanged";
+    RELIABLE_RESERVED "reliable-reserved" "Reliable §2" Must "Unassigned flags and reserved octets of envelope and frames are zero";
+    RELIABLE_NUMBER "reliable-number" "Reliable §2" Must "A packet number is used once";
+    RELIABLE_HELLO "reliable-hello" "Reliable §3.7" Must "Flag hello is set where the first frame is a HELLO, and a HELLO with retry stands alone and names no association";
+    RELIABLE_SEGMENT "reliable-segment" "Reliable §3.1" Must "A segment that is sent again has the same fields and octets";
+    RELIABLE_MESSAGE "reliable-message" "Reliable §3.1" Must "All segments of a message agree on stream, message before it and flag receive, and one is the last";
+    RELIABLE_AFTER "reliable-after" "Reliable §3.1" Must "The message that a message comes after is less than 4,096 behind it";
+    RELIABLE_PLACED "reliable-placed" "Reliable §3.3" Must "PLACED follows every ACK";
+    RELIABLE_CREDIT "reliable-credit" "Reliable §3.4" Must "The receives of CREDIT do not go back";
+    RELIABLE_CLOSE "reliable-close" "Reliable §3.9" Must "A CLOSE with another reason than 2 has association and packet number zero";
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod captured;
 mod datagrams;
 mod mutated;
+mod reliable;
 mod talk;
 
 use super::{Item, Packet, Trace, Unjudged, What};
