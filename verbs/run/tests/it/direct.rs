@@ -127,14 +127,19 @@ fn the_end_of_a_process_ends_its_reliable_datagrams() {
     let Some((_directory, program)) = linked("left", include_str!("../c/left.c")) else {
         return;
     };
-    let index = gids()
-        .iter()
-        .find_map(|(index, gid)| gid.address.is_loopback().then_some(index));
-    for (persona, fault) in [
-        ("iwarp", ""),
-        ("roce", ""),
-        ("roce", "drop=0.1,reorder=0.1,seed=3"),
-        ("roce", "drop=0.2,seed=3"),
+    let gids = gids();
+    let index = |v6: bool| {
+        gids.iter().find_map(|(index, gid)| {
+            (gid.address.is_loopback() && gid.address.is_ipv6() == v6).then_some(index)
+        })
+    };
+    let (v4, v6) = (index(false), index(true));
+    for (persona, fault, index) in [
+        ("iwarp", "", v4),
+        ("roce", "", v4),
+        ("roce", "", v6),
+        ("roce", "drop=0.1,reorder=0.1,seed=3", v4),
+        ("roce", "drop=0.2,seed=3", v4),
     ] {
         let mut command = Command::new("timeout");
         command.env("DGIWARP_PERSONA", persona);
