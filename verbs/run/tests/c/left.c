@@ -144,6 +144,9 @@ int main(int argc, char **argv)
 		CHECK(pipe(there) == 0 && pipe(back) == 0);
 		pid_t peer = fork();
 		CHECK(peer >= 0);
+		/* The end of either is read by the other. */
+		close(peer ? there[0] : there[1]);
+		close(peer ? back[1] : back[0]);
 		return peer ? survive(peer, back[0], there[1], argv) : be_peer(there[0], back[1], argv);
 	}
 	while (ways--)
