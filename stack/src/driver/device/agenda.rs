@@ -8,7 +8,7 @@ mod unwatched;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::driver::device::agenda::unwatched::Unwatched;
 use crate::driver::reactor::poll_set::PollSet;
@@ -55,8 +55,8 @@ impl PollSets {
 /// Work of the background thread for poll sets.
 #[derive(Debug)]
 pub(super) struct Agenda {
-    /// Sets with messages or acknowledgements to be sent.
-    sending: FxHashSet<u64>,
+    /// Sets with messages or acknowledgements to be sent; one may be there more than once.
+    sending: Vec<u64>,
     timers: Timers<u64>,
     unwatched: Unwatched,
     /// Sets that noted themselves; empty between two calls.
@@ -66,7 +66,7 @@ pub(super) struct Agenda {
 impl Agenda {
     pub(super) fn new() -> Self {
         Self {
-            sending: FxHashSet::default(),
+            sending: Vec::new(),
             timers: Timers::new(),
             unwatched: Unwatched::default(),
             noted: Vec::new(),
@@ -87,7 +87,7 @@ impl Agenda {
                 self.unwatched.add(id, now);
             }
             if set.has_unsent() || set.has_pending_acks() {
-                self.sending.insert(id);
+                self.sending.push(id);
             }
         }
     }
@@ -114,7 +114,7 @@ impl Agenda {
         self.run_timers(sets, now);
         self.take_notes(sets, waker, now);
         let mut at_once = false;
-        for id in self.sending.drain() {
+        for id in self.sending.drain(..) {
             let Some(set) = sets.get(id) else {
                 continue;
             };
