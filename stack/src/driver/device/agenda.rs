@@ -1,4 +1,4 @@
-//! What the background thread has to do for the poll sets of its device.
+//! Work of the background thread for the poll sets of its device.
 //!
 //! A device may have thousands of sets, nearly all of them idle. A wakeup looks at those alone that noted themselves since the last one, that have something left to
 //! send, whose timers are due, and, at a tick, at some of those that the thread does not watch.
@@ -45,7 +45,7 @@ impl PollSets {
         self.0.lock().of.get(&id).and_then(Weak::upgrade)
     }
 
-    /// Those that live.
+    /// All live sets.
     pub(super) fn live(&self) -> Vec<Arc<PollSet>> {
         let table = self.0.lock();
         table.of.values().filter_map(Weak::upgrade).collect()

@@ -245,7 +245,7 @@ impl PollSet {
         }
     }
 
-    // What the background thread has to do.
+    // Work of the background thread.
 
     /// Lets the background thread see, when it is awake next, what there is to do: messages and acknowledgements to be sent, timers, a set that it watches no more.
     pub(super) fn note(&self) {

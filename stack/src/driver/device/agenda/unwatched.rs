@@ -24,9 +24,9 @@ pub(super) const LOOK_EVERY: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Unwatched {
     seen: FxHashMap<u64, Seen>,
-    /// Those that each tick looks at.
+    /// Sets that each tick looks at.
     active: Vec<u64>,
-    /// Those of many on which programs sleep, in the order in which they are looked at.
+    /// Sets, of many, on which programs sleep, in the order in which they are looked at.
     resting: VecDeque<u64>,
     /// Ticks in a row.
     ticks: u32,
