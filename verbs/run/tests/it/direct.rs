@@ -133,21 +133,23 @@ fn the_end_of_a_process_ends_its_reliable_datagrams() {
             (gid.address.is_loopback() && gid.address.is_ipv6() == v6).then_some(index)
         })
     };
-    let (v4, v6) = (index(false), index(true));
-    for (persona, fault, index) in [
+    let v4 = index(false).expect("a loopback address");
+    let mut rows = vec![
         ("iwarp", "", v4),
         ("roce", "", v4),
-        ("roce", "", v6),
         ("roce", "drop=0.1,reorder=0.1,seed=3", v4),
         ("roce", "drop=0.2,seed=3", v4),
-    ] {
+    ];
+    // Some hosts have no IPv6.
+    rows.extend(index(true).map(|v6| ("roce", "", v6)));
+    for (persona, fault, index) in rows {
         let mut command = Command::new("timeout");
         command.env("DGIWARP_PERSONA", persona);
         if !fault.is_empty() {
             command.env("DGIWARP_FAULT", fault);
         }
         command.args(["120", RUN]).arg(&program);
-        prints_ok(command.arg(index.unwrap().to_string()));
+        prints_ok(command.arg(index.to_string()));
     }
 }
 

@@ -161,6 +161,23 @@ fn timers_of_polled_sets_are_put_off() {
     assert_eq!(planned, Some((at, true)));
 }
 
+/// A program may wait for events of a completion queue before it has a queue pair.
+#[test]
+fn a_note_before_the_set_is_known_loses_no_later_one() {
+    let mut device = Device::new(0);
+    let set = PollSet::new(7, Arc::clone(&device.waker)).unwrap();
+    set.want_event();
+    set.sleep_again();
+    device.serve();
+    assert!(device.sets.add(&set));
+    set.start_watching();
+    device.serve();
+    assert_eq!(device.agenda.next_tick(), u64::MAX, "it is watched");
+    set.sleep_again();
+    device.serve();
+    assert!(device.agenda.next_tick() < u64::MAX);
+}
+
 /// A set that is left to its program is ticked again, and one that is gone is forgotten.
 #[test]
 fn sets_come_and_go() {

@@ -67,6 +67,8 @@ impl PollSet {
     pub(crate) fn start_watching(&self) {
         self.arming
             .turn(self.waker.add_once(self.sockets_fd(), self.id));
+        // A note of before was lost: the thread did not know the set.
+        self.take_note();
         self.note();
     }
 
