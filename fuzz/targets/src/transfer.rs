@@ -95,6 +95,19 @@ fn entry(file: u32, size: u64) -> Entry {
     }
 }
 
+/// Jobs that end in a turn, from either end of the queue, each with whether it went well.
+fn ended<J>(jobs: &mut VecDeque<J>, turn: u8) -> Vec<(J, bool)> {
+    let next = |index| {
+        let job = if turn & 8 == 0 {
+            jobs.pop_front()
+        } else {
+            jobs.pop_back()
+        };
+        Some((job?, (turn >> 4) & 3 != index & 3))
+    };
+    (0..turn & 7).map_while(next).collect()
+}
+
 /// The frames of a peer, one behind the other: how jobs end before it, its kind, the length of its body, and its count of frames.
 struct Script<'a> {
     data: &'a [u8],
@@ -165,14 +178,7 @@ fn sink(choices: u8, data: &[u8]) {
     let mut granted = [false; SLOTS as usize];
     while let Some((turn, taken, frame)) = script.next(&path) {
         jobs.extend(std::iter::from_fn(|| engine.poll_job()));
-        for index in 0..turn & 7 {
-            let job = if turn & 8 == 0 {
-                jobs.pop_front()
-            } else {
-                jobs.pop_back()
-            };
-            let Some(job) = job else { break };
-            let is_good = (turn >> 4) & 3 != index & 3;
+        for (job, is_good) in ended(&mut jobs, turn) {
             if let Some(done) = sink_done(job, is_good)
                 && engine.handle_done(done).is_err()
             {
@@ -338,14 +344,7 @@ fn source(choices: u8, data: &[u8]) {
     let mut granted = Vec::new();
     while let Some((turn, taken, frame)) = script.next(&path) {
         jobs.extend(std::iter::from_fn(|| engine.poll_job()));
-        for index in 0..turn & 7 {
-            let job = if turn & 8 == 0 {
-                jobs.pop_front()
-            } else {
-                jobs.pop_back()
-            };
-            let Some(job) = job else { break };
-            let is_good = (turn >> 4) & 3 != index & 3;
+        for (job, is_good) in ended(&mut jobs, turn) {
             if let Some(done) = source_done(job, is_good) {
                 engine.handle_done(done);
             }
