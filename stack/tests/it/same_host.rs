@@ -107,7 +107,7 @@ impl End {
     }
 
     fn next(&self, waits: Waits) -> Wc {
-        let until = now() + SOON;
+        let (until, mut polls) = (now() + SOON, 0_u64);
         loop {
             let wc = match waits {
                 Waits::Sleeping => self.cq.wait(SOON).unwrap(),
@@ -118,7 +118,8 @@ impl End {
                 return wc;
             }
             assert!(now() < until, "no completion in time");
-            if waits == Waits::Polling {
+            polls += 1;
+            if waits == Waits::Polling && polls % 64 == 0 {
                 thread::yield_now();
             }
         }
@@ -234,20 +235,21 @@ fn messages_keep_their_order_while_the_stream_moves() {
     }
 }
 
-/// Payload goes from the lane to its place, once both ends have learnt that the other one polls.
+/// Payload goes from the lane to its place, once both ends have learnt that the other one polls. Threads that share their processors with many others seem to
+/// sleep: then other ends try, until the machine has less to do.
 #[test]
 fn long_messages_are_placed_from_memory() {
-    let [client, server] = [(); 2].map(|()| End::with(at_once(SameHostMode::Ring)));
-    connect(&client, &server);
-    let ends = [&client, &server];
-    common::wait_until(SOON, "octets are placed from memory", || {
+    common::wait_until(5 * SOON, "octets are placed from memory", || {
+        let [client, server] = [(); 2].map(|()| End::with(at_once(SameHostMode::Ring)));
+        connect(&client, &server);
         both(&client, &server, 100, [Waits::Polling; 2]);
-        let counters = ends.map(|end| end.rnic.counters());
-        counters.iter().all(|it| it.lane_octets_placed > 100_000)
+        let counters = [client, server].map(|end| end.rnic.counters());
+        let are_placed = counters.iter().all(|it| it.lane_octets_placed > 100_000);
+        for counters in counters {
+            assert!(counters.lane_octets_placed < counters.lane_octets_received);
+        }
+        are_placed
     });
-    for counters in ends.map(|end| end.rnic.counters()) {
-        assert!(counters.lane_octets_placed < counters.lane_octets_received);
-    }
 }
 
 /// Programs that set nothing share memory, also with one that asks for it.
