@@ -18,6 +18,7 @@ use super::flow::tuning::Tuning;
 use super::frame::{Credit, EcnCounts, Hello, MessageError, NotReady};
 use super::message::inbound::Inbound;
 use super::message::outbound::Outbound;
+use super::path_state::PathState;
 use crate::Peer;
 
 pub(super) use arrival::{Datagram, Ended};
@@ -319,6 +320,17 @@ impl Association {
         self.grant.window = window
             .max(self.least_window())
             .max(self.tuning.window().min(long));
+    }
+
+    /// State of the path to the peer.
+    pub(super) fn path_state(&self) -> PathState {
+        PathState {
+            window: Some(self.congestion.window()).filter(|it| *it != u64::MAX),
+            in_flight: self.recovery.in_flight(),
+            smoothed_rtt: self.rtt.smoothed(),
+            minimum_rtt: self.rtt.smallest_sample(),
+            lost: self.recovery.last_lost(),
+        }
     }
 
     /// Whether an acknowledgement waits for the caller to find no input.

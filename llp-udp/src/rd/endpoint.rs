@@ -17,6 +17,7 @@ use super::flow::received::Ecn;
 use super::frame::{CheckedFrames, Close, CloseReason, SegmentHeader};
 use super::malformed::Malformed;
 use super::message::outbound::Post;
+use super::path_state::PathState;
 use crate::Peer;
 
 use accept::{Former, draw};
@@ -211,6 +212,13 @@ impl Endpoint {
     pub fn datagram(&self, peer: Peer) -> Option<u16> {
         let association = self.table.by_peer(peer).and_then(|at| self.table.get(at));
         association.map(Association::datagram)
+    }
+
+    /// State of the path to a peer; `None` without an association.
+    #[must_use]
+    pub fn path_state(&self, peer: Peer) -> Option<PathState> {
+        let association = self.table.by_peer(peer).and_then(|at| self.table.get(at));
+        association.map(Association::path_state)
     }
 
     /// Whether the peer owes responses to messages that it placed: then it is probed when it is silent (§6.2).

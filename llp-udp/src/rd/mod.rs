@@ -14,6 +14,7 @@ pub mod frame;
 mod malformed;
 mod message;
 mod octets;
+mod path_state;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
@@ -26,3 +27,4 @@ pub use envelope::Envelope;
 pub use flow::received::Ecn;
 pub use malformed::Malformed;
 pub use message::outbound::Post;
+pub use path_state::PathState;

@@ -130,7 +130,7 @@ impl RdQp {
         if let Some(after) = rnic.background.shares_host_after() {
             ports.share_host(after);
         }
-        let shared = RdShared::start(parts, engine, ports, local.ip(), instruments)?;
+        let shared = RdShared::start(parts, engine, ports, instruments)?;
         let kind = connection.map_or("rd", |_| "rc");
         let entry = rnic.statistics.begin(kind, local.port().into(), &shared);
         Ok(Self {

@@ -28,6 +28,10 @@ const PROGRAM: Program = Program {
             line: "dgiwarp-dump --json traffic.pcapng | jq 'select(.kind == \"fpdu\").fields.MSN'",
             about: "For programs: one JSON object per line.",
         },
+        Example {
+            line: "dgiwarp-dump --qlog drawn captures/qp-4711-50021-0123456789abcdef.pcapng",
+            about: "Associations of reliable datagrams for qvis, which draws windows, round-trip times and losses over time.",
+        },
     ],
     sections: &[
         (
@@ -60,6 +64,9 @@ pub(crate) struct Cli {
     /// One JSON object per line, with all fields
     #[arg(long)]
     pub(crate) json: bool,
+    /// qlog files of reliable datagrams into this folder, one for each end of an association
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["verbose", "octets", "json", "connection", "findings"])]
+    pub(crate) qlog: Option<PathBuf>,
     /// Only what this port sends or receives; may be repeated
     #[arg(short, long, value_name = "PORT", value_delimiter = ',')]
     port: Vec<u16>,
@@ -77,10 +84,14 @@ impl Cli {
         self.file == Path::new("-")
     }
 
+    /// Whether traffic of a port is wanted.
+    pub(crate) fn wants_port(&self, port: u16) -> bool {
+        self.port.is_empty() || self.port.contains(&port)
+    }
+
     /// Whether an item is to be shown.
     pub(crate) fn wants(&self, item: &Item<'_>) -> bool {
-        let ports = [item.from.port(), item.to.port()];
-        let port = self.port.is_empty() || self.port.iter().any(|port| ports.contains(port));
+        let port = self.wants_port(item.from.port()) || self.wants_port(item.to.port());
         let connection = self.connection.is_empty() || self.connection.contains(&item.connection);
         let finding = matches!(item.what, What::Finding(_) | What::Unjudged(_));
         port && connection && (finding || !self.findings)

@@ -8,6 +8,7 @@
 mod cli;
 mod fields;
 mod json;
+mod qlog;
 mod text;
 
 use std::io::{self, Write};
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 use dgiwarp_conform::trace::{FileError, Item, Reader, Trace, lint};
 
 use cli::Cli;
+use qlog::Qlog;
 
 const EXIT_UNREADABLE: u8 = 3;
 
@@ -35,17 +37,29 @@ fn main() -> ExitCode {
 
 fn dump(cli: &Cli, out: &mut impl Write) -> Result<(), FileError> {
     let mut reader = Reader::new(lint::open(&cli.file)?)?;
+    let mut qlog = cli.qlog.as_deref().map(Qlog::new).transpose()?;
     let mut trace = Trace::new();
     let mut written = Ok(());
+    let mut take = |item: &Item<'_>, out: &mut _, written: &mut io::Result<()>| {
+        if written.is_ok() && cli.wants(item) {
+            *written = match &mut qlog {
+                None => show(cli, out, item),
+                Some(qlog) => qlog.take(item, |port| cli.wants_port(port)),
+            };
+        }
+    };
     while let Some(packet) = reader.next_packet()? {
-        trace.take(&packet, &mut |item| show(cli, out, item, &mut written));
+        trace.take(&packet, &mut |item| take(item, out, &mut written));
         std::mem::replace(&mut written, Ok(()))?;
         if cli.follows() {
             out.flush()?;
         }
     }
-    trace.finish(&mut |item| show(cli, out, item, &mut written));
+    trace.finish(&mut |item| take(item, out, &mut written));
     written?;
+    if let Some(qlog) = qlog {
+        qlog.finish(out)?;
+    }
     out.flush()?;
     if reader.was_cut() {
         eprintln!("dgiwarp-dump: the file ends inside of a packet");
@@ -53,13 +67,10 @@ fn dump(cli: &Cli, out: &mut impl Write) -> Result<(), FileError> {
     Ok(())
 }
 
-fn show(cli: &Cli, out: &mut impl Write, item: &Item<'_>, written: &mut io::Result<()>) {
-    if written.is_err() || !cli.wants(item) {
-        return;
-    }
-    *written = if cli.json {
+fn show(cli: &Cli, out: &mut impl Write, item: &Item<'_>) -> io::Result<()> {
+    if cli.json {
         writeln!(out, "{}", json::value(item, cli.octets))
     } else {
         text::write(out, item, cli.verbose, cli.octets)
-    };
+    }
 }

@@ -278,6 +278,11 @@ impl<C> Recovery<C> {
         Some(left)
     }
 
+    /// The largest number of those that were lost of late.
+    pub(in crate::rd) fn last_lost(&self) -> Option<u64> {
+        self.lost.back().copied()
+    }
+
     /// Whether at least one of ten datagrams of this or the last round trip was lost.
     pub(in crate::rd) const fn loses_much(&self) -> bool {
         let (acked, lost) = self.last_round;

@@ -72,6 +72,11 @@ impl Rtt {
         self.minimum.unwrap_or(self.smoothed)
     }
 
+    /// The smallest sample.
+    pub(in crate::rd) const fn smallest_sample(&self) -> Option<Duration> {
+        self.minimum
+    }
+
     pub(in crate::rd) const fn is_sampled(&self) -> bool {
         self.minimum.is_some()
     }

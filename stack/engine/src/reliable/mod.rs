@@ -24,7 +24,9 @@ use std::time::Instant;
 
 use dgiwarp_codec::PayloadSlice;
 use dgiwarp_llp_udp::rd::frame::SegmentHeader;
-use dgiwarp_llp_udp::rd::{Cause, Dropped, Ecn, Endpoint, Event, Lives, Malformed, Verdict};
+use dgiwarp_llp_udp::rd::{
+    Cause, Dropped, Ecn, Endpoint, Event, Lives, Malformed, PathState, Verdict,
+};
 use dgiwarp_llp_udp::{Peer, Train};
 use dgiwarp_memory::Placeable;
 use dgiwarp_rdmap::datagram::DropReason;
@@ -332,6 +334,12 @@ impl RdEngine {
     /// Takes note of an ICMP error, port unreachable, about a datagram to an address, of which `quoted` is the beginning (§4.6); [`transmit`](Self::transmit) comes next.
     pub fn handle_port_unreachable(&mut self, now: Instant, to: Peer, quoted: &[u8]) {
         self.endpoint.handle_port_unreachable(now, to, quoted);
+    }
+
+    /// State of the path to a peer; `None` without an association.
+    #[must_use]
+    pub fn path_state(&self, peer: Peer) -> Option<PathState> {
+        self.endpoint.path_state(peer)
     }
 
     /// Takes note of an invitation, which is no datagram of an association.

@@ -4,8 +4,6 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use dgiwarp_rdmap::datagram::DropReason;
-
 use crate::driver::debug::fault::{Deliver, Faults, Loss};
 use crate::driver::debug::tap::{Fate, Tap};
 use crate::{Config, QpCounters};
@@ -38,12 +36,12 @@ impl Instruments {
     }
 
     /// Takes what one receive call brought and gives `engine` the datagrams that arrive because of it, one at a time; `engine` returns the drop
-    /// reason.
-    pub(crate) fn take(
+    /// reason, or their fate.
+    pub(crate) fn take<R: Into<Fate>>(
         &mut self,
         now: Instant,
         arrival: Arrival<'_>,
-        engine: impl FnMut(Arrival<'_>) -> Option<DropReason>,
+        engine: impl FnMut(Arrival<'_>) -> R,
     ) {
         let Self { faults, tap } = self;
         let mut to = Engine {
@@ -62,10 +60,10 @@ impl Instruments {
     }
 
     /// Gives `engine` what waited long enough.
-    pub(crate) fn handle_timeout(
+    pub(crate) fn handle_timeout<R: Into<Fate>>(
         &mut self,
         now: Instant,
-        engine: impl FnMut(Arrival<'_>) -> Option<DropReason>,
+        engine: impl FnMut(Arrival<'_>) -> R,
     ) {
         if let Some(faults) = &mut self.faults {
             let mut to = Engine {
@@ -110,11 +108,11 @@ struct Engine<'a, F> {
     tap: Option<&'a mut Tap>,
 }
 
-impl<F: FnMut(Arrival<'_>) -> Option<DropReason>> Deliver for Engine<'_, F> {
+impl<R: Into<Fate>, F: FnMut(Arrival<'_>) -> R> Deliver for Engine<'_, F> {
     fn deliver(&mut self, arrival: Arrival<'_>) {
-        let dropped = (self.handle)(arrival);
+        let fate = (self.handle)(arrival).into();
         if let Some(tap) = &mut self.tap {
-            tap.received(arrival, dropped.map_or(Fate::Used, Fate::Dropped));
+            tap.received(arrival, fate);
         }
     }
 

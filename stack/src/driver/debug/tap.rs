@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrayvec::ArrayString;
+use dgiwarp_llp_udp::rd::PathState;
 use dgiwarp_llp_udp::{MAX_TRAIN_DATAGRAMS, Peer, Train};
 use dgiwarp_memory::Piece;
 use dgiwarp_rdmap::datagram::DropReason;
@@ -28,7 +29,7 @@ use dgiwarp_engine::datagram::Arrival;
 /// Octets that one call on a socket moves at most.
 const MAX_OCTETS: usize = 65_536;
 /// Longest comment.
-const MAX_COMMENT: usize = 64;
+const MAX_COMMENT: usize = 160;
 /// Room for what one call moves, as blocks.
 const MAX_BLOCKS: usize =
     MAX_OCTETS + MAX_TRAIN_DATAGRAMS * (PACKET_OVERHEAD + MAX_HEADERS + MAX_COMMENT + 8);
@@ -41,10 +42,18 @@ static WARNED: AtomicBool = AtomicBool::new(false);
 pub(crate) enum Fate {
     /// It was used.
     Used,
+    /// It was used, and the path back to its sender has this state.
+    On(PathState),
     /// The engine dropped it.
     Dropped(DropReason),
     /// It was lost on purpose.
     Lost(Loss),
+}
+
+impl From<Option<DropReason>> for Fate {
+    fn from(dropped: Option<DropReason>) -> Self {
+        dropped.map_or(Self::Used, Self::Dropped)
+    }
 }
 
 /// The capture file of one queue pair.
@@ -180,6 +189,7 @@ impl Tap {
         // A longer datagram is cut.
         let _ = match fate {
             Fate::Used => Ok(()),
+            Fate::On(path) => write!(comment, "{path}"),
             Fate::Dropped(reason) => write!(comment, "dropped: {reason}"),
             Fate::Lost(Loss::Drop) => comment.write_str("dropped: fault"),
             Fate::Lost(Loss::Overflow) => comment.write_str("dropped: fault, too many delayed"),

@@ -6,7 +6,6 @@ pub(crate) mod paired;
 mod transmit_sink;
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,6 +18,7 @@ use dgiwarp_rdmap::datagram::DropReason;
 use crate::driver::cm::event_connections::EndSignal;
 use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::debug::instruments::Instruments;
+use crate::driver::debug::tap::Fate;
 use crate::driver::device::clock;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
 use crate::driver::qp::cork::Cork;
@@ -53,8 +53,6 @@ pub(crate) struct RdInner {
     comes_on: bool,
     /// Datagrams of trains go one by one: the network refused a train.
     singly: bool,
-    /// The main port's address, for the capture file.
-    local: IpAddr,
     /// For receives that are posted to a shared queue.
     waiter: Option<WeakWaiter>,
     /// Paths back to requesters.
@@ -165,7 +163,6 @@ impl RdShared {
         parts: QpParts,
         engine: RdEngine,
         ports: Ports,
-        local: IpAddr,
         instruments: Option<Box<Instruments>>,
     ) -> Result<Arc<Self>, Error> {
         let inner = RdInner {
@@ -176,7 +173,6 @@ impl RdShared {
             is_unready: false,
             comes_on: false,
             singly: false,
-            local,
             waiter: None,
             path_cache: PathCache::default(),
             cork: parts.cork(),
@@ -270,7 +266,6 @@ impl RdShared {
             engine,
             ports,
             instruments,
-            local,
             waiter,
             singly,
             path_cache,
@@ -287,7 +282,6 @@ impl RdShared {
             ports,
             now,
             tap: instruments.as_mut().and_then(|it| it.tap()),
-            local: *local,
             singly,
             connect: None,
             path_cache,
@@ -396,14 +390,15 @@ impl RdShared {
         } = inner;
         // Acknowledgements wait for the message that the program posts when it has polled.
         engine.note_poll(true, again);
-        let mut handle = |arrival: Arrival<'_>| {
-            engine.handle_input(now, arrival, self.tables(), &mut self.completions())
-        };
         match instruments {
             None => {
-                handle(arrival);
+                engine.handle_input(now, arrival, self.tables(), &mut self.completions());
             }
-            Some(instruments) => instruments.take(now, arrival, handle),
+            Some(instruments) => {
+                instruments.take(now, arrival, |arrival| {
+                    self.handle_observed(engine, now, arrival)
+                });
+            }
         }
         match inner.ports.note(now, index, received.from, received.len) {
             Advice::Stay => {}
@@ -418,6 +413,17 @@ impl RdShared {
             self.answer_invitation(inner, now, invited);
         }
         Received::Something
+    }
+
+    /// Handles a datagram, and returns what its capture file says of it.
+    #[cold]
+    fn handle_observed(&self, engine: &mut RdEngine, now: Instant, arrival: Arrival<'_>) -> Fate {
+        let from = arrival.from;
+        let dropped = engine.handle_input(now, arrival, self.tables(), &mut self.completions());
+        match engine.path_state(from) {
+            Some(path) if dropped.is_none() => Fate::On(path),
+            Some(_) | None => dropped.into(),
+        }
     }
 
     /// Receives for a poll, and does the work that follows.
@@ -458,9 +464,7 @@ impl RdShared {
             ..
         } = inner;
         if let Some(instruments) = instruments {
-            instruments.handle_timeout(now, |arrival| {
-                engine.handle_input(now, arrival, self.tables(), &mut self.completions())
-            });
+            instruments.handle_timeout(now, |arrival| self.handle_observed(engine, now, arrival));
         }
         engine.handle_timeout(now, self.tables(), &mut self.completions());
         self.note_end(engine, &mut inner.ended);

@@ -24,7 +24,6 @@ pub(super) struct RdSink<'a> {
     pub(super) ports: &'a mut Ports,
     pub(super) now: Instant,
     pub(super) tap: Option<&'a mut Tap>,
-    pub(super) local: IpAddr,
     pub(super) singly: &'a mut bool,
     /// A peer that became busy with this train.
     pub(super) connect: Option<(SocketIndex, Peer, IpAddr)>,
@@ -104,8 +103,12 @@ impl DatagramSink for RdSink<'_> {
         }
         match sent {
             Ok(_) => {
-                if let Some(tap) = &mut self.tap {
-                    tap.sent(from.unwrap_or(self.local), peer, &pieces, train);
+                if self.tap.is_some() {
+                    let source = |path: Route| path.route_source();
+                    let local = from.or_else(|| self.path(peer, None).map(source));
+                    if let (Some(tap), Some(local)) = (&mut self.tap, local) {
+                        tap.sent(local, peer, &pieces, train);
+                    }
                 }
                 SendOutcome::Sent
             }

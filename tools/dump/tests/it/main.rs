@@ -1,6 +1,8 @@
-//! The program on recorded traffic of siw.
+//! The program on recorded traffic.
 
 #![expect(clippy::unwrap_used, reason = "what the system refuses fails the test")]
+
+mod qlog;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -122,7 +124,7 @@ fn datagrams(path: &Path, all: &[Vec<u8>]) {
 /// The examples of the specification of reliable datagrams.
 #[test]
 fn reliable_datagrams_are_shown_frame_by_frame() {
-    let text_of = include_str!("../../../rfc-notes/reliable-datagrams.md");
+    let text_of = include_str!("../../../../rfc-notes/reliable-datagrams.md");
     let examples: Vec<Vec<u8>> = (text_of.split("```example ").skip(1))
         .map(|block| {
             let block = block.split("```").next().unwrap();
