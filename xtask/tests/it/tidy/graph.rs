@@ -77,6 +77,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("dgiwarp-perf", &["dgiwarp", "dgiwarp-cli"]),
     ("dgiwarp-transfer", &["dgiwarp", "dgiwarp-codec"]),
+    ("dgiwarp-channel", &["dgiwarp"]),
     ("dgiwarp-transfer-cli", &["dgiwarp", "dgiwarp-transfer"]),
     (
         "dgiwarp-mz",
@@ -132,6 +133,8 @@ const TESTS_OF_MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-verbs-library",
         ],
     ),
+    // Its tests show traffic of the device.
+    ("dgiwarp-dump", &["dgiwarp"]),
     // Its corpora come from taps of the device.
     ("dgiwarp-fuzz-targets", &["dgiwarp"]),
     // Its benchmark has typed services beside gRPC.
