@@ -6,6 +6,7 @@
     reason = "tests wait for other processes, with deadlines"
 )]
 
+mod channels;
 mod common;
 mod deltas;
 mod mirrors;

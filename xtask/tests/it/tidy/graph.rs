@@ -78,6 +78,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("dgiwarp-perf", &["dgiwarp", "dgiwarp-cli"]),
     ("dgiwarp-transfer", &["dgiwarp", "dgiwarp-codec"]),
     ("dgiwarp-channel", &["dgiwarp"]),
+    ("dgiwarp-libchannel", &["dgiwarp", "dgiwarp-channel"]),
     ("dgiwarp-transfer-cli", &["dgiwarp", "dgiwarp-transfer"]),
     (
         "dgiwarp-mz",
@@ -154,6 +155,7 @@ const TESTS_OF_MAY_USE: &[(&str, &[&str])] = &[
     ),
     // Programs in C run on it.
     ("dgiwarp-ripc-tool", &["dgiwarp-libripc"]),
+    ("dgiwarp-mz", &["dgiwarp-channel", "dgiwarp-libchannel"]),
     // A C program's peer that uses the Rust API.
     ("dgiwarp-run", &["dgiwarp"]),
 ];
@@ -249,6 +251,7 @@ fn nothing_behind_the_engine_opens_a_socket() {
 /// Dependencies that no source names: cargo builds them for the libraries and programs that they are.
 const BUILT_ONLY: &[(&str, &str)] = &[
     ("dgiwarp-conform", "dgiwarp-verbs-library"),
+    ("dgiwarp-mz", "dgiwarp-libchannel"),
     ("dgiwarp-ripc-tool", "dgiwarp-libripc"),
     ("dgiwarp-run", "dgiwarp-paths"),
     ("dgiwarp-run", "dgiwarp-preload"),

@@ -10,7 +10,8 @@ use super::assert_none;
 use super::tree::{self, File};
 
 /// Packages that may contain unsafe code.
-const UNSAFE_PACKAGES: [&str; 5] = [
+const UNSAFE_PACKAGES: [&str; 6] = [
+    "dgiwarp-libchannel",
     "dgiwarp-libripc",
     "dgiwarp-memory",
     "dgiwarp-paths",
