@@ -23,7 +23,7 @@ use view::View;
 const FILES: usize = 20_000;
 /// Octets of a file that wait to be written: the files of a large capture cannot all be open at a time.
 const WAITING: usize = 16 << 10;
-/// Separator of JSON texts (RFC 7464 §2.2).
+/// Separator of JSON texts (RFC 7464).
 const RECORD_SEPARATOR: u8 = 0x1e;
 
 /// Files of all ends.

@@ -281,7 +281,7 @@ impl Shared {
             if let Some(result) = done(&mut state) {
                 return result;
             }
-            // What is there already counts, whatever the time.
+            // Completions that are there count, whatever the time.
             if !state.waits && self.handle_all(&mut state) {
                 continue;
             }
