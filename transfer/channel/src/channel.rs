@@ -179,7 +179,12 @@ impl Channel {
             slot: slot.index,
             length,
         };
-        shared.send(&mut state, kind)
+        shared
+            .send(&mut state, kind)
+            .map_err(|error| match state.over {
+                Some(over) => over.into(),
+                None => error,
+            })
     }
 
     /// The next block of the peer; waits for it. `None` once the peer has closed the channel and all blocks were taken.
@@ -257,16 +262,10 @@ impl Shared {
             }
             Kind::Release | Kind::End => self.qp.post_send(&[send]),
         };
-        match posted {
-            Ok(()) => {
-                state.under_way += 1;
-                Ok(())
-            }
-            Err(failure) => {
-                state.over.get_or_insert(Over::Lost(WcStatus::Flushed));
-                Err(failure.into())
-            }
-        }
+        // The reason for which the connection is over is in the completion queue, perhaps behind blocks and the peer's end.
+        posted?;
+        state.under_way += 1;
+        Ok(())
     }
 
     /// Waits until `done` is something, handling completions.
@@ -286,7 +285,7 @@ impl Shared {
                 continue;
             }
             if state.incoming.release_is_due(true) && state.over.is_none() {
-                self.send(&mut state, Kind::Release)?;
+                let _ = self.send(&mut state, Kind::Release);
             }
             let left = deadline.map(|it| it.saturating_duration_since(now()));
             if left == Some(Duration::ZERO) {

@@ -120,6 +120,30 @@ fn a_closed_channel_yields_its_rest_and_a_dropped_one_is_lost() {
     }
 }
 
+/// Readers that release while their writer closes.
+#[test]
+fn a_close_is_never_taken_for_a_loss() {
+    for round in 0..100 {
+        let [producer, consumer] = pair([config(1, 1), config(2 + round % 3, 10)]);
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    let slot = producer.acquire(SOON).unwrap();
+                    producer.publish(slot, 1).unwrap();
+                }
+                producer.close(SOON).unwrap();
+            });
+            let mut blocks = 0;
+            while let Some(block) = consumer.next(SOON).unwrap() {
+                assert_eq!(block.len(), 1);
+                blocks += 1;
+            }
+            assert_eq!(blocks, 20);
+            consumer.close(SOON).unwrap();
+        });
+    }
+}
+
 /// A writer waits for a reader that keeps its blocks, and a slot that is released, or not used after all, lets it go on.
 #[test]
 fn slots_are_waited_for() {
