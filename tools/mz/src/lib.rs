@@ -11,6 +11,7 @@ mod pipe;
 mod place;
 mod receive;
 mod send;
+mod top;
 
 pub use code::Code;
 pub use fetch::{Get, Put, Server, get, put};
@@ -19,3 +20,4 @@ pub use place::{PORT, listen_address, peer_addresses};
 pub use receive::{Receive, receive, serve};
 
 pub use send::{Send, send};
+pub use top::{Top, top};

@@ -5,6 +5,7 @@ mod carriage;
 mod failed;
 mod options;
 mod progress;
+mod sessions;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -12,3 +13,4 @@ pub use carriage::{Carriage, listen};
 pub use failed::Failed;
 pub use options::{Output, Sizes, Streams, StreamsArg, Writing};
 pub use progress::{Progress, Show, human, line, shown};
+pub use sessions::{Session, sessions};

@@ -107,6 +107,7 @@ impl Output {
     pub fn show(&self, program: &'static str) -> Show {
         Show {
             program,
+            verb: "",
             quiet: self.quiet,
             verbose: self.verbose,
             json: self.json,

@@ -12,18 +12,32 @@ use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::Failed;
+use crate::sessions::Record;
 
 /// Output of a program.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Show {
     /// Its name.
     pub program: &'static str,
+    /// Its command, where it has several.
+    pub verb: &'static str,
     /// No bar and no summary.
     pub quiet: bool,
     /// A line for each entry.
     pub verbose: bool,
     /// One JSON object a line on standard output, for each event.
     pub json: bool,
+}
+
+/// Octets of a name in a record, and more where a character ends behind them.
+const NAME: usize = 200;
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an edge: a user reads how long it took"
+)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Progress of a session. Names are kept while their entries are unfinished.
@@ -37,6 +51,13 @@ pub struct Progress {
     /// Limits until the last report.
     waits: Waits,
     begun: Instant,
+    /// For other processes; `None` without a descriptor for it.
+    record: Option<Record>,
+    /// Octets of the files that were offered, and of those the ones that are there.
+    total: u64,
+    octets: u64,
+    /// Entries that are finished.
+    finished: u64,
     /// Entries that failed so far.
     pub failures: u64,
     /// Events so far.
@@ -46,10 +67,6 @@ pub struct Progress {
 impl Progress {
     /// Begins; with a bar where standard error is a terminal and the session is `alone`.
     #[must_use]
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "an edge: a user reads how long it took"
-    )]
     pub fn new(show: Show, alone: bool) -> Self {
         let hidden = show.quiet || show.json || !alone || !std::io::stderr().is_terminal();
         let bar = if hidden {
@@ -70,7 +87,11 @@ impl Progress {
             names: BTreeMap::new(),
             current: String::new(),
             waits: Waits::default(),
-            begun: Instant::now(),
+            begun: now(),
+            record: Record::new(),
+            total: 0,
+            octets: 0,
+            finished: 0,
             failures: 0,
             events: 0,
         }
@@ -79,6 +100,7 @@ impl Progress {
     /// Takes note of an event.
     pub fn note(&mut self, event: &Event) {
         self.events += 1;
+        self.count(event);
         match event {
             Event::Offered { file, entry } => {
                 if entry.kind == FileKind::File {
@@ -87,7 +109,6 @@ impl Progress {
                 if self.show.verbose || self.show.json || !self.bar.is_hidden() {
                     let name = shown(&entry.name);
                     self.bar.set_message(name.clone());
-                    self.current.clone_from(&name);
                     self.names.insert(*file, name);
                 }
             }
@@ -146,6 +167,37 @@ impl Progress {
             }
             _ => {}
         }
+    }
+
+    /// Keeps the record for other processes.
+    fn count(&mut self, event: &Event) {
+        match event {
+            Event::Offered { entry, .. } => {
+                self.total += entry.size;
+                self.current = shown(&entry.name);
+            }
+            Event::Resumed { octets, .. } | Event::Placed { octets, .. } => self.octets += octets,
+            Event::Finished { .. } => self.finished += 1,
+            _ => {}
+        }
+        let now = now();
+        let Some(record) = self.record.as_mut().filter(|it| it.is_due(now)) else {
+            return;
+        };
+        let name: String = self.current.chars().take(NAME).collect();
+        record.put(
+            now,
+            &json!({
+                "program": self.show.program,
+                "verb": self.show.verb,
+                "octets": self.octets,
+                "total": self.total,
+                "entries": self.finished,
+                "seconds": self.begun.elapsed().as_secs(),
+                "limited_by": limit(&self.waits),
+                "name": name,
+            }),
+        );
     }
 
     fn fail(&mut self, text: &str) {
@@ -246,6 +298,19 @@ fn described(summary: &Summary, seconds: f64) -> String {
         text += &limits(&summary.waits, 4);
     }
     text
+}
+
+/// The part that limited a session most so far; empty where none did.
+fn limit(waits: &Waits) -> &'static str {
+    let parts = [
+        (waits.disk, "disk"),
+        (waits.processor, "processors"),
+        (waits.network, "network"),
+        (waits.peer, "peer"),
+    ];
+    let most = parts.iter().max_by_key(|(time, _)| *time);
+    most.filter(|(time, _)| !time.is_zero())
+        .map_or("", |(_, name)| name)
 }
 
 /// The parts that limited a session, those of most time first, `most` of them.

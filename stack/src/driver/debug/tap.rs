@@ -40,10 +40,8 @@ static WARNED: AtomicBool = AtomicBool::new(false);
 /// Fate of a received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It was used.
-    Used,
-    /// It was used, and the path back to its sender has this state.
-    On(PathState),
+    /// It was used; the path back to its sender has this state, where the engine keeps one.
+    Used(Option<PathState>),
     /// The engine dropped it.
     Dropped(DropReason),
     /// It was lost on purpose.
@@ -52,7 +50,7 @@ pub(crate) enum Fate {
 
 impl From<Option<DropReason>> for Fate {
     fn from(dropped: Option<DropReason>) -> Self {
-        dropped.map_or(Self::Used, Self::Dropped)
+        dropped.map_or(Self::Used(None), Self::Dropped)
     }
 }
 
@@ -188,8 +186,8 @@ impl Tap {
         let mut comment = ArrayString::<MAX_COMMENT>::new();
         // A longer datagram is cut.
         let _ = match fate {
-            Fate::Used => Ok(()),
-            Fate::On(path) => write!(comment, "{path}"),
+            Fate::Used(None) => Ok(()),
+            Fate::Used(Some(path)) => write!(comment, "{path}"),
             Fate::Dropped(reason) => write!(comment, "dropped: {reason}"),
             Fate::Lost(Loss::Drop) => comment.write_str("dropped: fault"),
             Fate::Lost(Loss::Overflow) => comment.write_str("dropped: fault, too many delayed"),

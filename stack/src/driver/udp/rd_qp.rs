@@ -420,9 +420,9 @@ impl RdShared {
     fn handle_observed(&self, engine: &mut RdEngine, now: Instant, arrival: Arrival<'_>) -> Fate {
         let from = arrival.from;
         let dropped = engine.handle_input(now, arrival, self.tables(), &mut self.completions());
-        match engine.path_state(from) {
-            Some(path) if dropped.is_none() => Fate::On(path),
-            Some(_) | None => dropped.into(),
+        match dropped {
+            Some(reason) => Fate::Dropped(reason),
+            None => Fate::Used(engine.path_state(from)),
         }
     }
 

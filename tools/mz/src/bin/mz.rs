@@ -2,15 +2,17 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
 use dgiwarp_mz::{
-    Code, Get, PORT, PipeIn, Put, Receive, Send, Server, get, listen_address, peer_addresses,
-    pipe_in, pipe_out, put, receive, send, serve,
+    Code, Get, PORT, PipeIn, Put, Receive, Send, Server, Top, get, listen_address, peer_addresses,
+    pipe_in, pipe_out, put, receive, send, serve, top,
 };
 use dgiwarp_transfer::disk::TreeSinkOptions;
 use dgiwarp_transfer::{Options, Request};
@@ -41,6 +43,10 @@ const PROGRAM: Program = Program {
         Example {
             line: "mz pipe --listen > copy.img\nmz pipe --code CODE host < disk.img",
             about: "A stream: standard input of one host to standard output of the other.",
+        },
+        Example {
+            line: "mz top",
+            about: "The transfers of this host that run: octets, rates, and what limits them.",
         },
     ],
     sections: &[
@@ -88,6 +94,10 @@ enum Command {
     Sync(SyncArgs),
     /// Move a stream: standard input of one host to standard output of the other
     Pipe(PipeArgs),
+    /// Show the transfers of this host that run
+    ///
+    /// Those of all `mz` and `rftp cp` of this user, for root of all users.
+    Top(TopArgs),
 }
 
 #[derive(Debug, Args)]
@@ -208,6 +218,27 @@ struct PipeArgs {
 }
 
 #[derive(Debug, Args)]
+struct TopArgs {
+    /// Show them once; else again and again where standard output is a terminal, until interrupted
+    #[arg(long)]
+    once: bool,
+    /// Seconds between, over which rates are taken
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    interval: f64,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number")?;
+    if !(0.1..=3600.0).contains(&seconds) {
+        return Err("0.1 to 3600 seconds".into());
+    }
+    Ok(seconds)
+}
+
+#[derive(Debug, Args)]
 struct Listen {
     /// Address, or ADDRESS:PORT, to listen at; without it all addresses of this host
     #[arg(long, value_name = "ADDRESS")]
@@ -240,11 +271,16 @@ fn main() -> ExitCode {
     let cli: Cli = dgiwarp_cli::parse(&PROGRAM);
     let done = match cli.command {
         Command::Send(args) => send_order(args).and_then(|order| send(&order)),
-        Command::Recv(args) => receive_order(args).and_then(|order| receive(&order)),
+        Command::Recv(args) => receive_order(args, "recv").and_then(|order| receive(&order)),
         Command::Serve(args) => serve_order(args).and_then(|order| serve(&order)),
         Command::Get(args) => get_order(args).and_then(|order| get(&order)),
         Command::Sync(args) => sync(args),
         Command::Pipe(args) => pipe(args),
+        Command::Top(args) => top(&Top {
+            once: args.once || !std::io::stdout().is_terminal(),
+            interval: Duration::from_secs_f64(args.interval),
+            json: args.json,
+        }),
     };
     Failed::exit("mz", done)
 }
@@ -255,22 +291,22 @@ fn send_order(args: SendArgs) -> Result<Send, Failed> {
         to: peer_addresses(&args.host).map_err(Failed::Session)?,
         code: args.code,
         carriage: carriage(&args.common),
-        show: show(&args.common),
+        show: show(&args.common, "send"),
     })
 }
 
-fn server(host: &str, code: Code, common: &Common) -> Result<Server, Failed> {
+fn server(host: &str, code: Code, common: &Common, verb: &'static str) -> Result<Server, Failed> {
     Ok(Server {
         at: peer_addresses(host).map_err(Failed::Session)?,
         code,
         carriage: carriage(common),
-        show: show(common),
+        show: show(common, verb),
     })
 }
 
 fn get_order(args: GetArgs) -> Result<Get, Failed> {
     Ok(Get {
-        from: server(&args.host, args.code, &args.common)?,
+        from: server(&args.host, args.code, &args.common, "get")?,
         request: Request {
             paths: args.paths.iter().map(|it| beneath(it)).collect(),
             exclude: args.names.exclude,
@@ -302,7 +338,7 @@ fn sync(args: SyncArgs) -> Result<(), Failed> {
     };
     let is_put = args.places.len() == 2;
     let host = host.ok_or_else(|| Failed::Usage("not HOST or HOST:PORT".into()))?;
-    let mut server = server(&host, args.code, &args.common)?;
+    let mut server = server(&host, args.code, &args.common, "sync")?;
     // Names are all that it is for.
     server.show.verbose |= args.dry_run;
     let folder = folder.clone();
@@ -335,11 +371,11 @@ fn serve_order(mut args: ServeArgs) -> Result<Receive, Failed> {
         read: args.read,
         delete: args.delete,
         sessions: usize::from(args.max_sessions),
-        ..receive_order(args.receive)?
+        ..receive_order(args.receive, "serve")?
     })
 }
 
-fn receive_order(args: ReceiveArgs) -> Result<Receive, Failed> {
+fn receive_order(args: ReceiveArgs, verb: &'static str) -> Result<Receive, Failed> {
     let (bind, code) = listen(&args.listen)?;
     Ok(Receive {
         folder: args.folder,
@@ -351,12 +387,12 @@ fn receive_order(args: ReceiveArgs) -> Result<Receive, Failed> {
         read: false,
         delete: false,
         sessions: 1,
-        show: show(&args.common),
+        show: show(&args.common, verb),
     })
 }
 
 fn pipe(args: PipeArgs) -> Result<(), Failed> {
-    let (carriage, mut show) = (carriage(&args.common), show(&args.common));
+    let (carriage, mut show) = (carriage(&args.common), show(&args.common, "pipe"));
     if let (Some(host), Some(code)) = (&args.host, &args.at.code) {
         let to = peer_addresses(host).map_err(Failed::Session)?;
         let code = code.clone();
@@ -410,8 +446,11 @@ fn carriage(common: &Common) -> Carriage {
     }
 }
 
-fn show(common: &Common) -> Show {
-    common.output.show("mz")
+fn show(common: &Common, verb: &'static str) -> Show {
+    Show {
+        verb,
+        ..common.output.show("mz")
+    }
 }
 
 #[cfg(test)]

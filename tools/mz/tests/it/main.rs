@@ -11,5 +11,6 @@ mod common;
 mod deltas;
 mod mirrors;
 mod streams;
+mod tops;
 mod transfers;
 mod trouble;

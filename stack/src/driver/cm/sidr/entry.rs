@@ -229,7 +229,7 @@ impl Watch {
         if let Some(tap) = &mut self.tap
             && let Ok(local) = socket.local_addr()
         {
-            let fate = dropped.map_or(Fate::Used, Fate::Dropped);
+            let fate = Fate::from(dropped);
             tap.received_at(local.port(), arrival, fate);
             tap.warn_of_failure();
         }
