@@ -99,6 +99,7 @@ pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 pub use dgiwarp_rdmap::wire::AtomicOperation;
 pub use driver::cm::events::{ConnectError, ConnectionEvent, ConnectionSink, RcRequest};
 pub use driver::device::fds::{adopt as adopt_socket, own_sockets};
+pub use driver::device::library_thread::start_library_thread;
 pub use driver::tcp::port::ConnectionPort;
 pub use driver::tcp::socket::PortOptions;
 

@@ -237,13 +237,14 @@ fn theirs(file: &Path) -> Vec<Row> {
         .collect()
 }
 
-/// Complaints of the dissector: expert items but its notes on complete messages, and what our device says of datagrams that came too late.
+/// Complaints of the dissector: expert items but its notes on complete messages, and our device's comments on datagrams that came too late and on the path.
 pub(super) fn complaints(file: &Path) -> Vec<String> {
     let lines = tshark(file, &["_ws.expert.message", "_ws.malformed"]);
     let items = lines.iter().flat_map(|line| line.split(['\t', '|']));
     items
         .filter(|item| !item.is_empty() && !item.contains("all of them up to here"))
         .filter(|item| !item.starts_with("dropped: "))
+        .filter(|item| !item.contains("in flight "))
         .map(ToOwned::to_owned)
         .collect()
 }

@@ -19,12 +19,12 @@ use dgiwarp_memory::{allow_tracing, enter_background};
 use nix::poll::{PollTimeout, poll};
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use nix::sys::pthread::pthread_self;
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use parking_lot::Mutex;
 
 use crate::api::device::events::Events;
 use crate::driver::device::agenda::{Agenda, PollSets};
 use crate::driver::device::clock;
+use crate::driver::device::library_thread::start_library_thread;
 use crate::driver::reactor::poll_set::{By, PollSet};
 use crate::driver::reactor::waker::{TASK, TIMER, Task, WAKE, WRITABLE, Waker};
 use crate::driver::same_host::meeting::SameHost;
@@ -230,20 +230,7 @@ impl Background {
             return Ok(());
         }
         let this = Arc::clone(self);
-        // Signals are for the program's own threads; a new thread inherits the mask.
-        let mut before = SigSet::empty();
-        let blocked = pthread_sigmask(
-            SigmaskHow::SIG_SETMASK,
-            Some(&SigSet::all()),
-            Some(&mut before),
-        );
-        let started = std::thread::Builder::new()
-            .name("dgiwarp".to_owned())
-            .spawn(move || this.run());
-        if blocked.is_ok() {
-            let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
-        }
-        *thread = Some(started?);
+        *thread = Some(start_library_thread("dgiwarp", move || this.run())?);
         Ok(())
     }
 

@@ -111,6 +111,13 @@ impl RxBuffer {
     }
 }
 
+/// Registers the destructors of this thread's memory, before memory may be short.
+pub(crate) fn register() {
+    STAGING.with(|_| ());
+    STREAMS.with(|_| ());
+    RX_BUFFER.with(|_| ());
+}
+
 /// Takes this thread's room. At the end of a process its last thread has none any more, and handlers of the end may still send.
 pub(crate) fn take() -> Vec<u8> {
     STAGING.try_with(Cell::take).unwrap_or_default()

@@ -25,7 +25,6 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -100,10 +99,8 @@ pub(super) fn exchange() -> Result<Arc<Exchange>, Errno> {
         begun.epoll.add(bell, event)?;
     }
     let theirs = Arc::clone(&begun);
-    let spawned = thread::Builder::new()
-        .name("dgiwarp-udp".to_owned())
-        .spawn(move || theirs.run());
-    spawned.map_err(|_| Errno::EAGAIN)?;
+    let started = dgiwarp::start_library_thread("dgiwarp-udp", move || theirs.run());
+    started.map_err(|_| Errno::EAGAIN)?;
     *exchange = Some(Arc::clone(&begun));
     Ok(begun)
 }

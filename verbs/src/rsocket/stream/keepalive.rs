@@ -4,7 +4,6 @@ use crate::ffi::fork::ProcessTable;
 use crate::rsocket::wait::now;
 use nix::errno::Errno;
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Seconds of a connection without `TCP_KEEPIDLE`, where the system has no number.
@@ -45,10 +44,8 @@ pub(in crate::rsocket) fn begin(key: u64, seconds: u32, send: Send) -> Result<()
     if !*running {
         // A parent process keeps its own.
         entries.clear();
-        let spawned = thread::Builder::new()
-            .name("dgiwarp-rsocket".to_owned())
-            .spawn(run);
-        spawned.map_err(|_| Errno::EAGAIN)?;
+        let started = dgiwarp::start_library_thread("dgiwarp-rsocket", run);
+        started.map_err(|_| Errno::EAGAIN)?;
         *running = true;
     }
     entries.push(entry);
