@@ -88,7 +88,8 @@ impl Progress {
             current: String::new(),
             waits: Waits::default(),
             begun: now(),
-            record: Record::new(),
+            // A session that lists, and shows nothing, has no name: it is no transfer.
+            record: (!show.program.is_empty()).then(Record::new).flatten(),
             total: 0,
             octets: 0,
             finished: 0,
