@@ -62,6 +62,8 @@ struct State {
     incoming: IncomingRing,
     /// Sends that are not complete.
     under_way: usize,
+    /// Octets of the last notice, whose memory the next one takes.
+    notice: Vec<u8>,
     /// A thread waits for completions; others wait for it.
     waits: bool,
     over: Option<Over>,
@@ -101,6 +103,7 @@ impl Channel {
             outgoing: OutgoingRing::new(peer.slots),
             incoming: IncomingRing::new(config.slots, config.slot_size),
             under_way: 0,
+            notice: Vec::with_capacity(NOTICE_LEN),
             waits: false,
             over: None,
         };
@@ -236,7 +239,8 @@ impl Channel {
 impl Shared {
     /// Sends a notice, and before it the block that it is about.
     fn send(&self, state: &mut State, kind: Kind) -> Result<(), Error> {
-        let mut notice = Vec::with_capacity(NOTICE_LEN);
+        let mut notice = std::mem::take(&mut state.notice);
+        notice.clear();
         let released = state.incoming.take_released(MOST_RELEASED);
         Notice::emit(kind, released, &mut notice);
         let send = RcSendWr {
@@ -262,10 +266,19 @@ impl Shared {
             }
             Kind::Release | Kind::End => self.qp.post_send(&[send]),
         };
+        state.notice = notice;
         // The reason for which the connection is over is in the completion queue, perhaps behind blocks and the peer's end.
         posted?;
         state.under_way += 1;
         Ok(())
+    }
+
+    /// Sends a notice of released slots, or of none. While very many Sends are under way, the slots wait.
+    fn tell(&self, state: &mut State) {
+        if state.over.is_none() && state.under_way < UNDER_WAY {
+            // A connection that is lost shows in the next call.
+            let _ = self.send(state, Kind::Release);
+        }
     }
 
     /// Waits until `done` is something, handling completions.
@@ -284,8 +297,8 @@ impl Shared {
             if !state.waits && self.handle_all(&mut state) {
                 continue;
             }
-            if state.incoming.release_is_due(true) && state.over.is_none() {
-                let _ = self.send(&mut state, Kind::Release);
+            if state.incoming.release_is_due(true) {
+                self.tell(&mut state);
             }
             let left = deadline.map(|it| it.saturating_duration_since(now()));
             if left == Some(Duration::ZERO) {
@@ -399,8 +412,8 @@ impl Shared {
         state.outgoing.abandon(slot);
         self.changed.notify_all();
         // The thread that waits for completions may wait for the slot: the completion of a notice wakes it.
-        if state.waits && state.over.is_none() && state.under_way < UNDER_WAY {
-            let _ = self.send(&mut state, Kind::Release);
+        if state.waits {
+            self.tell(&mut state);
         }
     }
 
@@ -408,12 +421,8 @@ impl Shared {
     pub(crate) fn release(&self, slot: u16) {
         let mut state = self.state.lock();
         state.incoming.release(slot);
-        if state.incoming.release_is_due(false)
-            && state.over.is_none()
-            && state.under_way < UNDER_WAY
-        {
-            // A connection that is lost shows in the next call.
-            let _ = self.send(&mut state, Kind::Release);
+        if state.incoming.release_is_due(false) {
+            self.tell(&mut state);
         }
     }
 }

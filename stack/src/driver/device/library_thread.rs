@@ -71,8 +71,25 @@ mod tests {
 
     use super::*;
 
+    /// A thread gives itself its name, before it registers destructors.
     #[test]
-    fn a_thread_has_begun_without_signals_and_leaves_those_of_its_maker() {
+    fn a_thread_has_begun_when_it_is_started() {
+        for number in 0..100 {
+            let name = format!("begun-{number}");
+            let (ends, end) = std::sync::mpsc::channel::<()>();
+            let thread = start_library_thread(&name, move || drop(end.recv())).unwrap();
+            let named = std::fs::read_dir("/proc/self/task").unwrap().any(|task| {
+                let comm = std::fs::read_to_string(task.unwrap().path().join("comm"));
+                comm.is_ok_and(|comm| comm.trim_end() == name)
+            });
+            assert!(named, "{name}");
+            drop(ends);
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_thread_has_no_signals_and_leaves_those_of_its_maker() {
         let of_this = SigSet::thread_get_mask().unwrap();
         let ran = Arc::new(AtomicBool::new(false));
         let runs = Arc::clone(&ran);

@@ -96,7 +96,7 @@ enum Command {
     Pipe(PipeArgs),
     /// Show the transfers of this host that run
     ///
-    /// Those of all `mz` and `rftp cp` of this user, for root of all users.
+    /// Transfers of all `mz` and `rftp cp` of this user are shown, for root those of all users.
     Top(TopArgs),
 }
 

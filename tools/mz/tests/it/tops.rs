@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::common::{Listener, mz, succeed, wait};
+use crate::common::{Listener, mz, wait};
 
 /// Objects of one view, of this process.
 fn view(pid: u32) -> Vec<Value> {
@@ -41,8 +41,10 @@ fn transfers_that_run_are_shown() {
         );
         assert!(shown[0]["total"].as_u64() >= Some(1 << 20), "{shown:?}");
     }
-    let shown = succeed(&mut mz(&["top", "--once", "--interval", "0.1"]));
-    drop((shown, input));
+    let output = mz(&["top", "--interval", "0.1"]).output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.contains(&format!("{} ", sender.id())), "{shown}");
+    drop(input);
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
     assert_eq!(rest.len(), 2 << 20);
