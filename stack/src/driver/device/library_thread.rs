@@ -77,7 +77,10 @@ mod tests {
         for number in 0..100 {
             let name = format!("begun-{number}");
             let (ends, end) = std::sync::mpsc::channel::<()>();
-            let thread = start_library_thread(&name, move || drop(end.recv())).unwrap();
+            let thread = start_library_thread(&name, move || {
+                let _ = end.recv();
+            })
+            .unwrap();
             let named = std::fs::read_dir("/proc/self/task").unwrap().any(|task| {
                 let comm = std::fs::read_to_string(task.unwrap().path().join("comm"));
                 comm.is_ok_and(|comm| comm.trim_end() == name)
