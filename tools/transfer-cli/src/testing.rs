@@ -6,6 +6,7 @@
     reason = "tests wait for other processes, with deadlines"
 )]
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -102,18 +103,23 @@ pub fn make_tree(path: &Path) {
     }
     for name in [&b"not utf-8 \xff\n%"[..], "ä ö%".as_bytes()] {
         let name = std::os::unix::ffi::OsStrExt::from_bytes(name);
-        fs::write(path.join::<&std::ffi::OsStr>(name), "x").unwrap();
+        fs::write(path.join::<&OsStr>(name), "x").unwrap();
     }
     std::os::unix::fs::symlink("large", path.join("a/link")).unwrap();
     std::os::unix::fs::symlink("../nowhere", path.join("empty/dangling")).unwrap();
 }
 
-/// Names, kinds, modes, times and contents below a path, once no session has a directory of its own there: its end removes that behind the peer's.
+/// Names, kinds, modes, times and contents below a path, once no session has a directory of its own there.
 #[must_use]
 pub fn listing(root: &Path) -> Vec<String> {
+    without_session(|| list(root, true))
+}
+
+/// The result of `look`, once no session has a directory of its own there: the peer of a program that ended removes its own a moment later.
+fn without_session<T>(look: impl Fn() -> Option<T>) -> T {
     let end = Instant::now() + SOON;
     loop {
-        if let Some(found) = list(root, true) {
+        if let Some(found) = look() {
             return found;
         }
         assert!(Instant::now() < end, "a session left a directory behind");
@@ -134,7 +140,7 @@ fn list(root: &Path, is_over: bool) -> Option<Vec<String>> {
     while let Some(folder) = todo.pop() {
         for entry in fs::read_dir(&folder).unwrap() {
             let entry = entry.unwrap();
-            if is_over && entry.file_name().as_bytes().starts_with(b".rftp-pack-") {
+            if is_over && is_of_session(&entry.file_name()) {
                 return None;
             }
             let path = entry.path();
@@ -157,13 +163,19 @@ fn list(root: &Path, is_over: bool) -> Option<Vec<String>> {
     Some(found)
 }
 
-/// Names in a directory.
+fn is_of_session(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b".rftp-pack-")
+}
+
+/// Names in a directory, once no session has a directory of its own there.
 #[must_use]
 pub fn names(path: &Path) -> Vec<String> {
-    let entries = fs::read_dir(path).unwrap();
-    let mut names: Vec<_> = entries
-        .map(|it| it.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names = without_session(|| {
+        let entries = fs::read_dir(path).unwrap();
+        let names = entries.map(|it| it.unwrap().file_name());
+        let is_ours = |it: OsString| (!is_of_session(&it)).then(|| it.into_string().unwrap());
+        names.map(is_ours).collect::<Option<Vec<_>>>()
+    });
     names.sort();
     names
 }

@@ -5,7 +5,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 
 pub(crate) use dgiwarp_transfer_cli::testing::{
-    SOON, fail, listing, listing_with_left, make_tree, octets, run, succeed, wait,
+    SOON, fail, listing, listing_with_left, make_tree, names, octets, run, succeed, wait,
 };
 
 pub(crate) fn mz(arguments: &[&str]) -> Command {

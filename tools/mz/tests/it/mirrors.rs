@@ -5,9 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use dgiwarp_transfer_cli::testing::names;
-
-use crate::common::{Listener, fail, listing, make_tree, mz, octets, run, succeed};
+use crate::common::{Listener, fail, listing, make_tree, mz, names, octets, run, succeed};
 
 /// A server of a directory, with the code `c`.
 fn serve(folder: &Path, options: &[&str]) -> Listener {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Listener, SOON, fail, listing, listing_with_left, mz, octets, run, succeed, wait,
+    Listener, SOON, fail, listing, listing_with_left, mz, names, octets, run, succeed, wait,
 };
 
 #[test]
@@ -30,7 +30,7 @@ fn a_wrong_code_is_no_entry_and_costs_time() {
         }
         // A quarter, a half and a whole second.
         assert!(begun.elapsed() > Duration::from_millis(1750));
-        assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+        assert_eq!(names(Path::new(folder)).len(), 0);
         succeed(&mut receiver.send(&[way, &[file]].concat()));
         assert!(receiver.ended().0.success());
     }
@@ -126,7 +126,7 @@ fn a_file_that_cannot_be_written_does_not_stop_the_others() {
     let mut expected = listing(&tree);
     expected.retain(|line| !line.contains("\"longe"));
     assert_eq!(listing(&there.path().join("tree")), expected);
-    assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1);
+    assert_eq!(names(there.path()).len(), 1);
 }
 
 /// Waits until so many entries are in a folder, or the child has ended.
@@ -182,7 +182,7 @@ fn small_files_go_on_after_kill_9_of_either_end() {
         assert!(receiver.ended().0.success());
         assert!(round == 0 || said.contains("were there"), "{said}");
         assert_eq!(listing(&there.path().join("tree")), expected);
-        assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1);
+        assert_eq!(names(there.path()).len(), 1);
     }
 }
 
@@ -213,7 +213,7 @@ fn a_large_file_goes_on_after_kill_9() {
     assert!(receiver.ended().0.success());
     assert!(whole || said.contains("from an earlier run"), "{said}");
     assert!(fs::read(there.path().join("file")).unwrap() == fs::read(&file).unwrap());
-    assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1);
+    assert_eq!(names(there.path()).len(), 1);
 }
 
 #[test]
