@@ -243,3 +243,16 @@ fn a_keyed_shim_numbers_scrambles_and_acknowledges() {
     assert_eq!(acknowledged(&sender), Some(1));
     assert_eq!(acknowledged(&receiver), None);
 }
+
+#[test]
+fn only_a_shim_without_state_opens_without_it() {
+    for mut shim in shims() {
+        let is_plain = matches!(shim, Shim::Plain);
+        let datagram = sealed(&mut shim, Format::Segment, &[2; 8]);
+        let found = shim.open_stateless(PayloadSlice::new(&datagram[..]));
+        let segment = found.map(|(format, segment)| (format, segment.octets().to_vec()));
+        let expected = is_plain.then(|| (Format::Segment, vec![2; 8]));
+        assert_eq!(segment, expected);
+        assert!(shim.open_stateless(PayloadSlice::new(&[][..])).is_none());
+    }
+}

@@ -8,6 +8,7 @@ use crate::rd::congestion::Algorithm;
 use crate::rd::envelope;
 use crate::rd::frame::{CloseReason, Frame, Frames};
 
+mod lives;
 mod repeats;
 
 const CLIENT: u16 = 1;

@@ -1,0 +1,62 @@
+//! The end's next life, and peers that owe responses.
+
+use super::*;
+
+/// Epoch and association of a datagram.
+fn names(datagram: &[u8]) -> (u32, u32) {
+    let (envelope, _) = Envelope::open::<[u8]>(datagram.into()).unwrap();
+    (envelope.epoch, envelope.association)
+}
+
+#[test]
+fn a_renewed_end_closes_what_was_and_has_another_epoch_and_other_identifiers() {
+    let (mut client, mut server) = ends(|_| ());
+    acquaint(&mut client, &mut server);
+    server.post(CLIENT, 1, 64);
+    let answer = server.transmit(CLIENT);
+    let (_, former) = names(&answer[0]);
+    client.receive(SERVER, &answer[0]).unwrap();
+    client.endpoint.renew(client.now, 77, [5, 6]);
+    assert_eq!(client.endpoint.associations(), 0);
+    let closes = client.transmit(SERVER);
+    assert_eq!(names(&closes[0]).0, CLIENT.into());
+    for close in &closes {
+        let _ = server.receive(CLIENT, close);
+    }
+    assert_eq!(server.endpoint.associations(), 0);
+    client.post(SERVER, 1, 64);
+    let hello = client.transmit(SERVER);
+    assert_eq!(names(&hello[0]).0, 77);
+    server.receive(CLIENT, &hello[0]).unwrap();
+    server.post(CLIENT, 1, 64);
+    // The same draw of the same key is the same identifier.
+    assert_ne!(names(&server.transmit(CLIENT)[0]).1, former);
+}
+
+#[test]
+fn a_silent_peer_is_probed_as_long_as_it_owes_responses() {
+    let (mut client, mut server) = ends(|_| ());
+    acquaint(&mut client, &mut server);
+    // Until the client's next timer is the end of an idle association.
+    let later = client.endpoint.config.unreachable;
+    while let Some(at) = client.endpoint.poll_timeout()
+        && at < client.now + later
+    {
+        client.now = at;
+        client.endpoint.handle_timeout(at);
+        client.carry(&mut server);
+        server.now = at + Duration::from_millis(2);
+        client.now = server.now;
+        server.endpoint.handle_timeout(server.now);
+        server.carry(&mut client);
+    }
+    for awaits in [false, true] {
+        client.endpoint.await_responses(peer(SERVER), awaits);
+        assert!(client.transmit(SERVER).is_empty());
+        let next = client.endpoint.poll_timeout().unwrap();
+        assert_eq!(next <= client.now + later / 4, awaits);
+        client.now += later / 4;
+        client.endpoint.handle_timeout(client.now);
+        assert_eq!(client.transmit(SERVER).len(), awaits.into());
+    }
+}
