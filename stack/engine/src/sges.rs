@@ -271,7 +271,19 @@ pub(super) fn scatter<'a, P: Placeable + ?Sized + 'a>(
             length,
             lkey: sge.lkey,
         };
-        return place(&view, pd, part, payload);
+        let placed = place(&view, pd, part, payload);
+        let end = offset + length;
+        let next = Sge {
+            addr: sge.addr.wrapping_add(u64::from(end)),
+            length: length.min(sge.length - end),
+            lkey: sge.lkey,
+        };
+        if next.length > 0
+            && let Some(slice) = view.resident_sink(pd, next)
+        {
+            slice.prefetch(true);
+        }
+        return placed;
     }
     scatter_to_several(&view, pd, sges, offset, payload)
 }

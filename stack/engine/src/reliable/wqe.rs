@@ -226,5 +226,7 @@ fn copy(
     source.view(&view, pd, sges)?;
     source.reach(offset, length)?;
     source.copy(offset, octets);
+    let end = offset.saturating_add(length);
+    source.for_each(end, length, |slice| slice.prefetch(false));
     Ok(())
 }
