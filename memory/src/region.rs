@@ -13,6 +13,7 @@ use crate::mapping::{Mapping, MemoryFile};
 use crate::{mapped, on_demand};
 
 /// Octets that a prefetch reaches.
+#[cfg(target_arch = "x86_64")]
 const PREFETCHED: usize = 2048;
 /// Octets of a cache line.
 #[cfg(target_arch = "x86_64")]
@@ -382,9 +383,6 @@ impl<'a> RegionSlice<'a> {
     /// Has the processor load the cache lines of the first 2 KiB, for themselves alone if `write`. It is a hint, and waits for nothing.
     #[inline]
     pub fn prefetch(&self, write: bool) {
-        if self.on_demand {
-            return;
-        }
         #[cfg(target_arch = "x86_64")]
         for offset in (0..self.len.min(PREFETCHED)).step_by(LINE) {
             use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};

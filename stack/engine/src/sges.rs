@@ -11,6 +11,9 @@ use super::mr::{LocalProtection, LocalView, MrTable, PdId, Registration, Use};
 use super::recv_queue::SgeList;
 use crate::types::{MAX_SGE, Sge};
 
+/// Octets of a segment that has the memory of the next one loaded: shorter ones are whole messages for the most part.
+const LONG: u32 = 1024;
+
 /// The registered memory of a message, held while segments of it are built and sent: by uses of the regions, which may last for a system
 /// call, or by a view of their table, which costs less. It is large: filled where it stands, and not moved.
 #[derive(Debug)]
@@ -121,6 +124,17 @@ impl<R: Deref<Target = Registration>> Gathered<R> {
             each(slice);
             skip = 0;
             left -= take;
+        }
+    }
+
+    /// Copies octets of the message, and has the processor load the next ones, as for [`scatter`].
+    #[inline]
+    pub(super) fn copy_ahead(&self, offset: u32, dst: &mut [u8]) {
+        self.copy(offset, dst);
+        let length = u32::try_from(dst.len()).unwrap_or(u32::MAX);
+        if length >= LONG {
+            let next = offset.saturating_add(length);
+            self.for_each(next, length, |slice| slice.prefetch(false));
         }
     }
 
@@ -272,20 +286,25 @@ pub(super) fn scatter<'a, P: Placeable + ?Sized + 'a>(
             lkey: sge.lkey,
         };
         let placed = place(&view, pd, part, payload);
-        let end = offset + length;
-        let next = Sge {
-            addr: sge.addr.wrapping_add(u64::from(end)),
-            length: length.min(sge.length - end),
-            lkey: sge.lkey,
-        };
-        if next.length > 0
-            && let Some(slice) = view.resident_sink(pd, next)
-        {
-            slice.prefetch(true);
+        if length >= LONG {
+            prefetch_sink(&view, pd, *sge, (offset + length, length));
         }
         return placed;
     }
     scatter_to_several(&view, pd, sges, offset, payload)
+}
+
+/// Has the processor load the place of the next segment: the release of a view waits for the stores before it, and these for their cache lines.
+#[inline]
+fn prefetch_sink(view: &LocalView<'_>, pd: PdId, sge: Sge, (offset, length): (u32, u32)) {
+    let next = Sge {
+        addr: sge.addr.wrapping_add(u64::from(offset)),
+        length: sge.length.saturating_sub(offset).min(length),
+        lkey: sge.lkey,
+    };
+    if let Some(slice) = view.resident_sink(pd, next) {
+        slice.prefetch(true);
+    }
 }
 
 /// Places the octets that an element has room for.

@@ -23,7 +23,7 @@ use dgiwarp_engine::reliable::{RdEngine, RdQpConfig, RdSendWqe};
 /// Longest datagram of which every path of an Ethernet takes the IPv4 packet.
 const DATAGRAM: u16 = 1472;
 /// Window that all senders share, unless the receive buffer is small.
-const WINDOW: usize = 256 << 10;
+const WINDOW: usize = 1 << 20;
 
 /// Attributes of a reliable datagram queue pair.
 #[derive(Debug, Clone)]

@@ -11,7 +11,7 @@ use crate::datagram::{SendOutcome, Transmitted};
 use crate::recv_queue::Tables;
 
 /// Datagrams of a train at most.
-const TRAIN: usize = 32;
+const TRAIN: usize = 44;
 
 impl RdEngine {
     /// Hands datagrams to the network until none may leave, it is full, or `budget` went out.

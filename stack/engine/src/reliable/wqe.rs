@@ -225,8 +225,6 @@ fn copy(
     let length = u32::try_from(octets.len()).unwrap_or(u32::MAX);
     source.view(&view, pd, sges)?;
     source.reach(offset, length)?;
-    source.copy(offset, octets);
-    let end = offset.saturating_add(length);
-    source.for_each(end, length, |slice| slice.prefetch(false));
+    source.copy_ahead(offset, octets);
     Ok(())
 }
