@@ -60,3 +60,44 @@ fn a_silent_peer_is_probed_as_long_as_it_owes_responses() {
         assert_eq!(client.transmit(SERVER).len(), awaits.into());
     }
 }
+
+#[test]
+fn a_hello_to_another_life_of_an_rc_queue_pair_opens_nothing() {
+    let (client, mut server) = ends(|_| ());
+    let lives = |own, peer| Lives { own, peer };
+    for (known, expected) in [(9, Err(Dropped::OtherLife(Some(7)))), (7, Ok(()))] {
+        server.endpoint.set_lives(lives(8, known));
+        let mut again = End::new(CLIENT, client.now, |_| ());
+        again.endpoint.set_lives(lives(7, 8));
+        again.post(SERVER, 1, 64);
+        let hello = again.transmit(SERVER);
+        assert_eq!(server.receive(CLIENT, &hello[0]), expected);
+    }
+    // Nor does one without a life.
+    let mut stranger = End::new(3, client.now, |_| ());
+    stranger.post(SERVER, 1, 64);
+    let hello = stranger.transmit(SERVER);
+    assert_eq!(server.receive(3, &hello[0]), Err(Dropped::OtherLife(None)));
+}
+
+/// A retry has the sender begin again. It is obeyed from the address that was greeted, and while nothing of the peer is known.
+#[test]
+fn a_retry_is_obeyed_from_the_greeted_address_alone() {
+    let (mut client, mut server) = ends(|config| config.unvalidated = 0);
+    client.post(SERVER, 1, 64);
+    let hello = client.transmit(SERVER);
+    let refused = server.receive(CLIENT, &hello[0]);
+    assert_eq!(refused, Err(Dropped::NotValidated));
+    let retry = server.transmit(CLIENT).remove(0);
+    client.receive(3, &retry).unwrap();
+    assert!(client.transmit(SERVER).is_empty(), "another address");
+    client.receive(SERVER, &retry).unwrap();
+    client.carry(&mut server);
+    assert_eq!(server.placed, 1);
+    server.now += Duration::from_millis(2);
+    client.now = server.now;
+    server.carry(&mut client);
+    client.carry(&mut server);
+    client.receive(SERVER, &retry).unwrap();
+    assert!(client.transmit(SERVER).is_empty(), "a known peer");
+}
