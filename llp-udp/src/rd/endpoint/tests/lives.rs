@@ -29,7 +29,7 @@ fn a_renewed_end_closes_what_was_and_has_another_epoch_and_other_identifiers() {
     assert_eq!(names(&hello[0]).0, 77);
     server.receive(CLIENT, &hello[0]).unwrap();
     server.post(CLIENT, 1, 64);
-    // The same draw of the same key is the same identifier.
+    // One draw of one key is one identifier.
     assert_ne!(names(&server.transmit(CLIENT)[0]).1, former);
 }
 
