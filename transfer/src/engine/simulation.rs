@@ -711,10 +711,10 @@ fn corrupt_blocks_are_found_and_come_again() {
     assert!(flipped > 500, "{flipped} flipped");
 }
 
-#[test]
-fn streams_come_and_go_and_lose_nothing() {
+/// Runs of worlds whose streams are killed now and then.
+fn streams_come_and_go(seeds: Range<u64>) {
     let (mut killed, mut flipped) = (0, 0);
-    for (seed, kill_one_in) in (0..40).zip([100, 400, 2000].into_iter().cycle()) {
+    for (seed, kill_one_in) in seeds.zip([100, 400, 2000].into_iter().cycle()) {
         let mut world = World::new(seed, if seed % 4 == 0 { 10 } else { 0 });
         world.kill_one_in = kill_one_in;
         assert!(world.run(FOR_EVER), "seed {seed}");
@@ -722,7 +722,17 @@ fn streams_come_and_go_and_lose_nothing() {
         killed += world.killed;
         flipped += world.flipped;
     }
-    assert!(killed > 1000 && flipped > 100, "{killed} {flipped}");
+    assert!(killed > 500 && flipped > 50, "{killed} {flipped}");
+}
+
+#[test]
+fn streams_come_and_go_and_lose_nothing() {
+    streams_come_and_go(0..20);
+}
+
+#[test]
+fn streams_come_and_go_and_lose_nothing_with_other_seeds() {
+    streams_come_and_go(20..40);
 }
 
 #[test]
