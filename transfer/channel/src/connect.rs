@@ -97,6 +97,24 @@ impl Channel {
         channel.greet()?;
         Ok(channel)
     }
+
+    /// Connects to the first of the addresses of a host at which a connection comes up, in their order.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), for the last address that was tried; [`Error::Config`] without addresses. Errors other than [`Error::Connect`] end the search.
+    pub fn connect_to_first(
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        config: &Config,
+    ) -> Result<Self, Error> {
+        let mut last = Error::Config("the number of addresses");
+        for address in addresses {
+            match Self::connect(address, config.clone()) {
+                Err(error @ Error::Connect(_)) => last = error,
+                ended => return ended,
+            }
+        }
+        Err(last)
+    }
 }
 
 fn check(config: &Config) -> Result<(), Error> {

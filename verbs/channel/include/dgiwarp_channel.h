@@ -36,7 +36,7 @@ struct dgiwarp_channel_config {
 	uint64_t largest_ring; /* octets; default 1 GiB */
 };
 
-/* Listens at an address or name and a TCP port, 0 for one of the system's choice. config may be NULL. */
+/* Listens at an address, or the first one of a name, and a TCP port, 0 for one of the system's choice. config may be NULL. */
 struct dgiwarp_channel_listener *dgiwarp_channel_listen(const char *host, uint16_t port, const struct dgiwarp_channel_config *config);
 uint16_t dgiwarp_channel_listener_port(const struct dgiwarp_channel_listener *listener);
 /* The next channel. A peer that fails to come up is an error; the listener goes on. */
@@ -44,7 +44,7 @@ struct dgiwarp_channel *dgiwarp_channel_accept(struct dgiwarp_channel_listener *
 /* Frees the listener; its channels stay. */
 void dgiwarp_channel_listener_close(struct dgiwarp_channel_listener *listener);
 
-/* Connects to a listener. config may be NULL. */
+/* Connects to a listener at the first address of a host at which a connection comes up. config may be NULL. */
 struct dgiwarp_channel *dgiwarp_channel_connect(const char *host, uint16_t port, const struct dgiwarp_channel_config *config);
 
 /* A free slot to write a block to, and its octets in room, unless that is NULL. Waits until the peer has released one. */

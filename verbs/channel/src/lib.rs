@@ -112,19 +112,21 @@ unsafe fn config(pointer: *const CConfig) -> Config {
     config
 }
 
-/// The address of a host and a port.
+/// The addresses of a host, with a port.
 ///
 /// # Safety
 /// The pointer is null or has a string.
-unsafe fn address(host: *const c_char, port: u16) -> Result<SocketAddr, c_int> {
+unsafe fn addresses(
+    host: *const c_char,
+    port: u16,
+) -> Result<impl Iterator<Item = SocketAddr>, c_int> {
     if host.is_null() {
         return Err(libc::EINVAL);
     }
     // SAFETY: the caller's promise.
     let host = unsafe { CStr::from_ptr(host) };
     let host = host.to_str().map_err(|_| libc::EINVAL)?;
-    let mut found = (host, port).to_socket_addrs().map_err(|_| libc::EINVAL)?;
-    found.next().ok_or(libc::EINVAL)
+    (host, port).to_socket_addrs().map_err(|_| libc::EINVAL)
 }
 
 fn handle(channel: Channel) -> *mut Handle {
@@ -152,7 +154,8 @@ pub unsafe extern "C" fn dgiwarp_channel_listen(
 ) -> *mut Listener {
     run(ptr::null_mut(), || {
         // SAFETY: the caller's promise.
-        let address = unsafe { address(host, port) }?;
+        let address = unsafe { addresses(host, port) }?.next();
+        let address = address.ok_or(libc::EINVAL)?;
         // SAFETY: as above.
         let config = unsafe { config(asked) };
         let listener = Listener::bind(address, config).map_err(errno)?;
@@ -213,10 +216,11 @@ pub unsafe extern "C" fn dgiwarp_channel_connect(
 ) -> *mut Handle {
     run(ptr::null_mut(), || {
         // SAFETY: the caller's promise.
-        let address = unsafe { address(host, port) }?;
+        let addresses = unsafe { addresses(host, port) }?;
         // SAFETY: as above.
         let config = unsafe { config(asked) };
-        Channel::connect(address, config).map(handle).map_err(errno)
+        let channel = Channel::connect_to_first(addresses, &config);
+        channel.map(handle).map_err(errno)
     })
 }
 

@@ -305,3 +305,24 @@ fn what_cannot_be_is_said() {
         }
     }
 }
+
+#[test]
+fn addresses_of_a_host_are_tried_in_order() {
+    let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+    let closed = Listener::bind(any, config(1, 1)).unwrap().local_addr();
+    let listeners = [(); 2].map(|()| Listener::bind(any, config(1, 1)).unwrap());
+    let [first, second] = listeners.each_ref().map(Listener::local_addr);
+    let connects = thread::spawn(move || {
+        Channel::connect_to_first([closed, first, second], &config(1, 1)).unwrap()
+    });
+    let accepted = listeners[0].accept(SOON).unwrap();
+    let connected = connects.join().unwrap();
+    assert!(matches!(listeners[1].accept(SHORT), Err(Error::TimedOut)));
+    drop(accepted);
+    assert!(matches!(connected.next(SOON), Err(Error::Lost(_))));
+    let to = |addresses: &[SocketAddr]| {
+        Channel::connect_to_first(addresses.iter().copied(), &config(1, 1)).unwrap_err()
+    };
+    assert!(matches!(to(&[closed, closed]), Error::Connect(_)));
+    assert!(matches!(to(&[]), Error::Config(_)));
+}
