@@ -11,7 +11,7 @@ use super::mr::{LocalProtection, LocalView, MrTable, PdId, Registration, Use};
 use super::recv_queue::SgeList;
 use crate::types::{MAX_SGE, Sge};
 
-/// Octets of a segment that has the memory of the next one loaded: shorter ones are whole messages for the most part.
+/// Least octets of a segment whose successor's memory is prefetched: shorter ones are whole messages for the most part.
 const LONG: u32 = 1024;
 
 /// The registered memory of a message, held while segments of it are built and sent: by uses of the regions, which may last for a system
@@ -127,7 +127,7 @@ impl<R: Deref<Target = Registration>> Gathered<R> {
         }
     }
 
-    /// Copies octets of the message, and has the processor load the next ones, as for [`scatter`].
+    /// Copies a segment's octets of the message, and has the processor load those of the next one: the release of a view waits for the copy.
     #[inline]
     pub(super) fn copy_ahead(&self, offset: u32, dst: &mut [u8]) {
         self.copy(offset, dst);

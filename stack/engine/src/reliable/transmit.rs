@@ -10,9 +10,6 @@ use crate::cq_ring::CompletionSink;
 use crate::datagram::{SendOutcome, Transmitted};
 use crate::recv_queue::Tables;
 
-/// Datagrams of a train at most.
-const TRAIN: usize = 44;
-
 impl RdEngine {
     /// Hands datagrams to the network until none may leave, it is full, or `budget` went out.
     pub fn transmit(
@@ -109,8 +106,8 @@ impl RdEngine {
                 return true;
             }
             output.train.add(length);
-            // The next one may be of any length.
-            if length < output.train.datagram() || output.train.len() == TRAIN {
+            // The next one, of any length, is not made where it cannot join.
+            if !output.train.accepts(output.train.datagram()) {
                 return true;
             }
         }

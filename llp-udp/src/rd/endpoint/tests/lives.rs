@@ -3,7 +3,7 @@
 use super::*;
 
 /// Epoch and association of a datagram.
-fn names(datagram: &[u8]) -> (u32, u32) {
+fn epoch_and_association(datagram: &[u8]) -> (u32, u32) {
     let (envelope, _) = Envelope::open::<[u8]>(datagram.into()).unwrap();
     (envelope.epoch, envelope.association)
 }
@@ -14,23 +14,23 @@ fn a_renewed_end_closes_what_was_and_has_another_epoch_and_other_identifiers() {
     acquaint(&mut client, &mut server);
     server.post(CLIENT, 1, 64);
     let answer = server.transmit(CLIENT);
-    let (_, former) = names(&answer[0]);
+    let (_, former) = epoch_and_association(&answer[0]);
     client.receive(SERVER, &answer[0]).unwrap();
     client.endpoint.renew(client.now, 77, [5, 6]);
     assert_eq!(client.endpoint.associations(), 0);
     let closes = client.transmit(SERVER);
-    assert_eq!(names(&closes[0]).0, CLIENT.into());
+    assert_eq!(epoch_and_association(&closes[0]).0, CLIENT.into());
     for close in &closes {
         let _ = server.receive(CLIENT, close);
     }
     assert_eq!(server.endpoint.associations(), 0);
     client.post(SERVER, 1, 64);
     let hello = client.transmit(SERVER);
-    assert_eq!(names(&hello[0]).0, 77);
+    assert_eq!(epoch_and_association(&hello[0]).0, 77);
     server.receive(CLIENT, &hello[0]).unwrap();
     server.post(CLIENT, 1, 64);
     // One draw of one key is one identifier.
-    assert_ne!(names(&server.transmit(CLIENT)[0]).1, former);
+    assert_ne!(epoch_and_association(&server.transmit(CLIENT)[0]).1, former);
 }
 
 #[test]
