@@ -15,12 +15,14 @@ pub mod disk;
 pub mod engine;
 pub mod hash;
 pub mod journal;
+mod protection;
 mod session;
 pub mod wire;
 
 pub use carrier::{CarrierError, RcPort, rc_config};
 pub use engine::{Event, Waits};
+pub use protection::Secret;
 pub use session::{
     Arriving, Cancel, Connection, Control, Dial, Error, Join, Options, Packer, Port, Request,
-    Short, Sink, Source, Summary, Unpacker, Watch, receive, send,
+    Short, Sink, Source, Stranger, Summary, Unpacker, Watch, receive, send,
 };

@@ -1,9 +1,11 @@
 //! Carriers of frames and blocks: a queue pair, or a TCP connection.
 
+mod frames;
 mod rc;
 mod tcp;
 mod wake;
 
+pub(crate) use frames::FrameCodec;
 pub(crate) use rc::RcCarrier;
 pub use rc::{RcPort, rc_config};
 pub(crate) use tcp::TcpCarrier;
@@ -20,6 +22,7 @@ use dgiwarp::Buffer;
 use nix::poll::PollFlags;
 
 use crate::engine::Outgoing;
+use crate::protection::{BlockProtection, FrameProtection, SLOT_OVERHEAD, TRAILER};
 use crate::wire::{Frame, Malformed, Window};
 
 /// Receives of each end.
@@ -104,6 +107,8 @@ pub(crate) struct Pool {
     pub(crate) buffer: Buffer,
     pub(crate) slot_length: u32,
     pub(crate) slots: u16,
+    /// Keys of blocks, where they are encrypted.
+    protection: Option<Arc<BlockProtection>>,
     /// Blocks that wait outside the slots, for a copy to the peer's memory.
     outside: Arc<[Mutex<Outside>]>,
     /// Whether the last block was copied to memory of the peer that this process maps.
@@ -114,29 +119,75 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Memory from which blocks are sent.
-    pub(crate) fn new(slot_length: u32, slots: u16) -> io::Result<Self> {
-        Self::made_by(slot_length, slots, Buffer::zeroed)
+    pub(crate) fn new(
+        block: u32,
+        slots: u16,
+        protection: Option<Arc<BlockProtection>>,
+    ) -> io::Result<Self> {
+        Self::made_by((block, slots), protection, Buffer::zeroed)
     }
 
     fn made_by(
-        slot_length: u32,
-        slots: u16,
+        (block, slots): (u32, u16),
+        protection: Option<Arc<BlockProtection>>,
         make: impl FnOnce(usize) -> io::Result<Buffer>,
     ) -> io::Result<Self> {
+        let overhead = protection.as_ref().map_or(0, |_| SLOT_OVERHEAD);
+        let slot_length = block + overhead;
         Ok(Self {
             buffer: make(slot_length as usize * usize::from(slots))?,
             slot_length,
             slots,
+            protection,
             outside: (0..slots).map(|_| Mutex::default()).collect(),
             is_mapped: Arc::default(),
             mapped: Arc::default(),
         })
     }
 
-    /// Takes octets of a block into its local slot.
+    /// Octets of the longest block.
+    pub(crate) fn block_length(&self) -> u32 {
+        let overhead = self.protection.as_ref().map_or(0, |_| SLOT_OVERHEAD);
+        self.slot_length - overhead
+    }
+
+    /// Octets of a block in its slot.
+    pub(crate) fn octets(&self, length: u32) -> usize {
+        let trailer = self.protection.as_ref().map_or(0, |_| TRAILER);
+        length as usize + trailer
+    }
+
+    /// Whether blocks are encrypted.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.protection.is_some()
+    }
+
+    /// Takes octets of a block that is not encrypted into its local slot.
     pub(crate) fn fill(&self, slot: u16, offset: usize, octets: &[u8]) {
         self.outside(slot).is_used = false;
         self.buffer.write(self.start(slot) + offset, octets);
+    }
+
+    /// Takes a whole block into its local slot, encrypted where blocks are; then `block` is as well.
+    pub(crate) fn fill_whole(&self, slot: u16, block: &mut [u8]) {
+        let trailer = self.protection.as_ref().map(|it| it.encrypt(block));
+        self.fill(slot, 0, block);
+        if let Some(trailer) = trailer {
+            self.buffer.write(self.start(slot) + block.len(), &trailer);
+        }
+    }
+
+    /// Copies a whole block out of its slot, once: the peer may write there at any time. It is decrypted where blocks are encrypted; returns whether it is
+    /// authentic.
+    pub(crate) fn take_whole(&self, slot: u16, block: &mut [u8]) -> bool {
+        let start = self.start(slot);
+        self.buffer.read(start, block);
+        let Some(protection) = &self.protection else {
+            return true;
+        };
+        let mut trailer = [0; TRAILER];
+        self.buffer.read(start + block.len(), &mut trailer);
+        protection.decrypt(block, &trailer)
     }
 
     /// Place of a block beside its local slot.
@@ -177,11 +228,27 @@ pub(crate) enum Carrier {
 
 impl Carrier {
     /// Memory for blocks of the peer's. One on this host may map it.
-    pub(crate) fn create_pool(&self, slot_length: u32, slots: u16) -> io::Result<Pool> {
+    pub(crate) fn create_pool(
+        &self,
+        (block, slots): (u32, u16),
+        protection: Option<Arc<BlockProtection>>,
+    ) -> io::Result<Pool> {
         match self {
-            Self::Rc(it) => Pool::made_by(slot_length, slots, |octets| it.create_buffer(octets)),
-            Self::Tcp(_) => Pool::new(slot_length, slots),
+            Self::Rc(it) => {
+                let make = |octets| it.create_buffer(octets);
+                Pool::made_by((block, slots), protection, make)
+            }
+            Self::Tcp(_) => Pool::new(block, slots, protection),
         }
+    }
+
+    /// Protects frames from now on, in both directions.
+    pub(crate) fn protect(&mut self, protection: FrameProtection) {
+        let codec = match self {
+            Self::Rc(it) => &mut it.codec,
+            Self::Tcp(it) => &mut it.codec,
+        };
+        codec.protect(protection);
     }
 
     /// Gives the carrier the pool, before blocks move. Returns the window of a sink.
@@ -197,6 +264,14 @@ impl Carrier {
         match self {
             Self::Rc(it) => it.set_window(window),
             Self::Tcp(_) => {}
+        }
+    }
+
+    /// Whether frames were parsed that [`poll`](Self::poll) has not given yet.
+    pub(crate) fn has_found(&self) -> bool {
+        match self {
+            Self::Rc(it) => it.has_found(),
+            Self::Tcp(_) => false,
         }
     }
 

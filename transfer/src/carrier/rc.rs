@@ -12,12 +12,14 @@ use dgiwarp::{
 };
 use nix::poll::PollFlags;
 
-use super::{Arrival, CarrierError, Pool, RECEIVES};
+use super::{Arrival, CarrierError, FrameCodec, Pool, RECEIVES};
 use crate::engine::Outgoing;
-use crate::wire::{FRAME_LIMIT, Frame, HEADER, Header, Malformed, Window};
+use crate::wire::{FRAME_LIMIT, Frame, HEADER, Header, Malformed, TAG, Window};
 
 /// Frames that are being sent at most; their octets have to stay until they have left.
 const SENDS: u16 = 256;
+/// Octets for a frame, which may be protected.
+const PLACE: usize = FRAME_LIMIT + TAG;
 /// Completions per turn.
 const BATCH: usize = 32;
 /// A `wr_id` of a Send has its frame's place in the lower half and, of a block's notice, one more than its local slot above.
@@ -31,7 +33,8 @@ pub(crate) struct RcCarrier {
     cq: Cq,
     channel: CompChannel,
     rnic: Rnic,
-    peer: SocketAddr,
+    pub(super) peer: SocketAddr,
+    pub(super) codec: FrameCodec,
     pd: Pd,
     receives: Buffer,
     receives_mr: Mr,
@@ -122,10 +125,10 @@ impl RcCarrier {
             ..QpAttr::new(&cq, &cq)
         };
         let qp = pd.create_rc_qp(&RcQpAttr::from(qp)).map_err(device)?;
-        let receives = Buffer::zeroed(usize::from(RECEIVES) * FRAME_LIMIT).map_err(device)?;
+        let receives = Buffer::zeroed(usize::from(RECEIVES) * PLACE).map_err(device)?;
         let access = Access::LOCAL_WRITE;
         let receives_mr = pd.register(receives.region(), access).map_err(device)?;
-        let sends = Buffer::zeroed(usize::from(SENDS) * FRAME_LIMIT).map_err(device)?;
+        let sends = Buffer::zeroed(usize::from(SENDS) * PLACE).map_err(device)?;
         let sends_mr = pd
             .register(sends.region(), Access::empty())
             .map_err(device)?;
@@ -135,6 +138,7 @@ impl RcCarrier {
             channel,
             rnic: rnic.clone(),
             peer,
+            codec: FrameCodec::default(),
             pd,
             receives,
             receives_mr,
@@ -152,8 +156,8 @@ impl RcCarrier {
     }
 
     fn post_receive(&self, place: u16) -> Result<(), CarrierError> {
-        let start = usize::from(place) * FRAME_LIMIT;
-        let sge = self.receives_mr.sge(start..start + FRAME_LIMIT);
+        let start = usize::from(place) * PLACE;
+        let sge = self.receives_mr.sge(start..start + PLACE);
         let wr = RecvWr {
             wr_id: u64::from(place),
             sges: &[sge],
@@ -183,6 +187,10 @@ impl RcCarrier {
         self.window = Some(window);
     }
 
+    pub(crate) fn has_found(&self) -> bool {
+        !self.found.is_empty()
+    }
+
     pub(crate) fn has_room(&self) -> bool {
         !self.places.is_empty()
     }
@@ -198,12 +206,13 @@ impl RcCarrier {
             ));
         };
         let (frame, local) = match outgoing {
-            Outgoing::Frame(frame) => (frame.emit(taken), None),
+            Outgoing::Frame(frame) => (self.codec.emit(taken, frame), None),
             Outgoing::Block { block, local } => {
-                (Frame::Block(*block).emit(taken), Some((block, *local)))
+                let notice = self.codec.emit(taken, &Frame::Block(*block));
+                (notice, Some((block, *local)))
             }
         };
-        let start = usize::from(place) * FRAME_LIMIT;
+        let start = usize::from(place) * PLACE;
         self.sends.write(start, &frame);
         let notice_sges = [self.sends_mr.sge(start..start + frame.len())];
         let slot = local.map_or(0, |(_, local)| u64::from(local) + 1);
@@ -216,10 +225,11 @@ impl RcCarrier {
             let remote_addr =
                 window.address + u64::from(block.slot) * u64::from(window.slot_length);
             let rkey = window.stag;
-            if copy_mapped(&self.qp, (rkey, remote_addr), pool, (local, block.length))? {
+            let octets = pool.octets(block.length);
+            if copy_mapped(&self.qp, (rkey, remote_addr), pool, (local, octets))? {
                 self.qp.post_send(&[notice])
             } else {
-                let sges = [mr.sge(from..from + block.length as usize)];
+                let sges = [mr.sge(from..from + octets)];
                 let operation = RcOperation::Write {
                     rkey,
                     remote_addr,
@@ -277,19 +287,19 @@ impl RcCarrier {
         Ok(())
     }
 
-    fn receive(&self, wc: &Wc) -> Result<Arrival, CarrierError> {
+    fn receive(&mut self, wc: &Wc) -> Result<Arrival, CarrierError> {
         let place = u16::try_from(wc.wr_id).unwrap_or(0);
-        let start = usize::from(place) * FRAME_LIMIT;
+        let start = usize::from(place) * PLACE;
         // Copied once: the peer cannot write here, and the receive is posted again at once.
-        let octets = self.receives.to_vec(start, wc.byte_len as usize);
+        let mut octets = self.receives.to_vec(start, wc.byte_len as usize);
         self.post_receive(place)?;
         let short = Malformed::Short { kind: 0 };
-        let (header, body) = octets.split_first_chunk::<HEADER>().ok_or(short)?;
-        let header = Header::parse(header)?;
+        let (first, body) = octets.split_first_chunk_mut::<HEADER>().ok_or(short)?;
+        let header = Header::parse(first)?;
         if header.length as usize != body.len() {
             return Err(Malformed::Length(header.length).into());
         }
-        let frame = Frame::parse(header.kind, body)?;
+        let frame = self.codec.parse((&header, first), body)?;
         Ok(Arrival::Frame(header.taken, frame))
     }
 
@@ -317,12 +327,13 @@ fn copy_mapped(
     qp: &RcQp,
     (rkey, remote_addr): (u32, u64),
     pool: &Pool,
-    (local, length): (u16, u32),
+    (local, octets): (u16, usize),
 ) -> Result<bool, CarrierError> {
     let mut outside = pool.outside(local);
     let start = pool.start(local);
     let region = pool.buffer.region();
-    let slot = region.slice(start, length as usize).map_err(device)?;
+    let slot = region.slice(start, octets).map_err(device)?;
+    let length = u32::try_from(octets).unwrap_or(0);
     let is_copied = qp.write_mapped(rkey, remote_addr, length, |to| match outside.block() {
         Some(block) => to.place(block),
         None => to.place_region(&slot),

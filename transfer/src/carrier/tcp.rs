@@ -8,9 +8,9 @@ use std::time::Duration;
 use nix::poll::PollFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use super::{Arrival, CarrierError, HOST_TIMEOUT, Pool};
+use super::{Arrival, CarrierError, FrameCodec, HOST_TIMEOUT, Pool};
 use crate::engine::Outgoing;
-use crate::wire::{Block, FRAME_LIMIT, Frame, HEADER, Header, Window};
+use crate::wire::{Block, FRAME_LIMIT, Frame, HEADER, Header, TAG, Window};
 
 /// Octets that are read or copied at a time; they stay in the processor's cache.
 const PIECE: usize = 128 << 10;
@@ -21,6 +21,7 @@ const TURNS: usize = 32;
 #[derive(Debug)]
 pub(crate) struct TcpCarrier {
     stream: TcpStream,
+    pub(super) codec: FrameCodec,
     pool: Option<Pool>,
     input: Vec<u8>,
     /// Octets of `input` that were parsed, and that are there.
@@ -58,8 +59,9 @@ impl TcpCarrier {
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream,
+            codec: FrameCodec::default(),
             pool: None,
-            input: vec![0; PIECE.max(FRAME_LIMIT)],
+            input: vec![0; PIECE.max(FRAME_LIMIT + TAG)],
             at: 0,
             end: 0,
             block: None,
@@ -89,12 +91,14 @@ impl TcpCarrier {
 
     pub(crate) fn send(&mut self, taken: u32, outgoing: &Outgoing) -> Result<(), CarrierError> {
         match outgoing {
-            Outgoing::Frame(frame) => self.output.extend(frame.emit(taken)),
+            Outgoing::Frame(frame) => self.output.extend(self.codec.emit(taken, frame)),
             Outgoing::Block { block, local } => {
-                self.output.extend(Frame::Block(*block).emit(taken));
-                let pool = self.pool.as_ref();
-                let start = pool.map_or(0, |pool| pool.start(*local));
-                self.payload = Some((*local, start, start + block.length as usize));
+                let notice = self.codec.emit(taken, &Frame::Block(*block));
+                self.output.extend(notice);
+                if let Some(pool) = &self.pool {
+                    let start = pool.start(*local);
+                    self.payload = Some((*local, start, start + pool.octets(block.length)));
+                }
             }
         }
         Ok(())
@@ -158,16 +162,17 @@ impl TcpCarrier {
 
     /// Takes one step; returns whether there may be another.
     fn parse(&mut self, arrivals: &mut Vec<Arrival>) -> Result<bool, CarrierError> {
-        let there = &self.input[self.at..self.end];
+        let there = &mut self.input[self.at..self.end];
         if let Some((taken, block, done)) = &mut self.block {
-            let length = there.len().min(block.length as usize - *done);
+            let octets = self.pool.as_ref().map_or(0, |it| it.octets(block.length));
+            let length = there.len().min(octets - *done);
             if let Some(pool) = &self.pool {
                 pool.buffer
                     .write(pool.start(block.slot) + *done, &there[..length]);
             }
             *done += length;
             self.at += length;
-            if *done < block.length as usize {
+            if *done < octets {
                 arrivals.push(Arrival::Some);
                 return Ok(false);
             }
@@ -175,19 +180,19 @@ impl TcpCarrier {
             self.block = None;
             return Ok(true);
         }
-        let Some((header, rest)) = there.split_first_chunk::<HEADER>() else {
+        let Some((octets, rest)) = there.split_first_chunk_mut::<HEADER>() else {
             return Ok(false);
         };
-        let header = Header::parse(header)?;
-        let Some(body) = rest.get(..header.length as usize) else {
+        let header = Header::parse(octets)?;
+        let Some(body) = rest.get_mut(..header.length as usize) else {
             return Ok(false);
         };
-        let frame = Frame::parse(header.kind, body)?;
+        let frame = self.codec.parse((&header, octets), body)?;
         self.at += HEADER + body.len();
         match frame {
             Frame::Block(block) => {
                 let (slot, length) = (block.slot, block.length);
-                let fits = |pool: &Pool| slot < pool.slots && length <= pool.slot_length;
+                let fits = |pool: &Pool| slot < pool.slots && length <= pool.block_length();
                 if !self.pool.as_ref().is_some_and(fits) {
                     return Err(CarrierError::Block { slot, length });
                 }

@@ -195,6 +195,7 @@ impl Run {
             streams: false,
             joins: true,
             deltas: false,
+            encrypts: false,
             receives: RECEIVES,
             block: u32::from(number),
             token: [0; 16],

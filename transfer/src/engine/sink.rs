@@ -224,7 +224,8 @@ impl SinkEngine {
             | Frame::Streams(_)
             | Frame::Left(_)
             | Frame::Signatures(_)
-            | Frame::Abort(_) => Err(Violation::Unexpected(frame.kind())),
+            | Frame::Abort(_)
+            | Frame::KeyShare(_) => Err(Violation::Unexpected(frame.kind())),
         }
     }
 

@@ -269,7 +269,8 @@ impl SourceEngine {
             | Frame::Unreadable(_)
             | Frame::Streams(_)
             | Frame::Left(_)
-            | Frame::Abort(_) => Err(Violation::Unexpected(frame.kind())),
+            | Frame::Abort(_)
+            | Frame::KeyShare(_) => Err(Violation::Unexpected(frame.kind())),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dgiwarp::Rnic;
@@ -10,9 +11,10 @@ use nix::poll::PollFlags;
 
 use super::joins::Joins;
 use super::{Control, Dial, Error, Join, Request};
-use crate::carrier::{Arrival, Carrier, RcCarrier, RcPort, TcpCarrier};
+use crate::carrier::{Arrival, Carrier, CarrierError, RcCarrier, RcPort, TcpCarrier};
 use crate::engine::Outgoing;
-use crate::wire::{self, Abort, Frame, Hello, Reason, Role};
+use crate::protection::{Agreement, BlockProtection, Part, Secret};
+use crate::wire::{self, Abort, Frame, Hello, KeyShare, Reason, Role};
 
 /// Time for a connection to come up, and for the first frame on it.
 const CONNECT: Duration = Duration::from_secs(4);
@@ -30,6 +32,8 @@ pub struct Connection {
     /// Order for the peer, of an end that dials.
     pub(super) request: Vec<wire::Request>,
     pub(super) joins: Joins,
+    /// Keys of blocks, where frames are protected.
+    pub(super) blocks: Option<Arc<BlockProtection>>,
 }
 
 /// A port where one session is awaited.
@@ -69,7 +73,57 @@ impl Connection {
             arrivals: Vec::new(),
             request: Vec::new(),
             joins: Joins::None,
+            blocks: None,
         }
+    }
+
+    /// Agrees with the peer on keys for a connection that was dialled: all that follows is encrypted and authenticated, but for the octets of blocks, which
+    /// [`Options::encrypt`](super::Options::encrypt) is about and which are authenticated by their hashes. A peer with another secret shows in the session,
+    /// whose connection is [lost](crate::CarrierError::Lost) before it begins.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`] if the peer has no part in it within four seconds, [`Error::System`] without random octets.
+    pub fn protected(mut self, secret: &Secret, control: &Control) -> Result<Self, Error> {
+        let agreement = Agreement::begin(secret, Part::Dialler)?;
+        let refused = || CarrierError::Lost("it agreed on no keys".into());
+        let share = Outgoing::Frame(Frame::KeyShare(agreement.share().clone()));
+        self.carrier.send(0, &share)?;
+        match self.next_frame(control) {
+            Some((_, Frame::KeyShare(share))) if !self.has_early() => {
+                let keys = agreement.finish(&share).ok_or_else(refused)?;
+                self.carrier.protect(keys.frames);
+                self.blocks = Some(Arc::new(keys.blocks));
+                Ok(self)
+            }
+            _ if control.is_cancelled() => Err(Error::Cancelled),
+            _ => Err(refused().into()),
+        }
+    }
+
+    /// The other end of [`protected`](Self::protected), whose share came.
+    fn answer(&mut self, share: &KeyShare, secrets: &[Secret]) -> Option<()> {
+        if self.has_early() {
+            return None;
+        }
+        let secret = secrets.iter().find(|it| it.is_of(share))?;
+        let agreement = Agreement::begin(secret, Part::Listener).ok()?;
+        let answer = Outgoing::Frame(Frame::KeyShare(agreement.share().clone()));
+        let keys = agreement.finish(share)?;
+        self.carrier.send(0, &answer).ok()?;
+        self.carrier.protect(keys.frames);
+        self.blocks = Some(Arc::new(keys.blocks));
+        Some(())
+    }
+
+    /// Whether frames came behind the peer's share already, which are not protected: no proper peer sends any before it has this end's.
+    fn has_early(&self) -> bool {
+        !self.arrivals.is_empty() || self.carrier.has_found()
+    }
+
+    /// Whether frames are protected.
+    #[must_use]
+    pub fn is_protected(&self) -> bool {
+        self.blocks.is_some()
     }
 
     /// Adds an order for the peer to a connection that was dialled.
@@ -153,6 +207,17 @@ impl Connection {
         }
     }
 
+    /// Waits for the HELLO.
+    fn hear(&mut self, control: &Control) -> Option<()> {
+        let (taken, frame) = self.next_frame(control)?;
+        let Frame::Hello(hello) = frame else {
+            return None;
+        };
+        self.taken.push(taken);
+        self.hello = Some(hello);
+        Some(())
+    }
+
     fn next_frame(&mut self, control: &Control) -> Option<(u32, Frame)> {
         if self.arrivals.is_empty() {
             await_frame(&mut self.carrier, &mut self.arrivals, control)?;
@@ -205,15 +270,42 @@ impl Port {
     ///
     /// # Errors
     /// [`Error::NoPeer`] if it does not come in time, [`Error::Cancelled`], [`Error::Carrier`] without memory.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "an edge: the time to wait is a user's"
-    )]
     pub fn accept(
         &self,
         token: &[u8; 16],
         from: Option<IpAddr>,
         timeout: Duration,
+        control: &Control,
+    ) -> Result<Connection, Error> {
+        let greet = |arriving: Arriving| arriving.greet(control);
+        self.accept_by(greet, token, (from, timeout), control)
+    }
+
+    /// As [`accept`](Self::accept), with frames that are protected by keys of the token, which nobody else may know.
+    ///
+    /// # Errors
+    /// Those of `accept`.
+    pub fn accept_protected(
+        &self,
+        token: &[u8; 16],
+        from: Option<IpAddr>,
+        timeout: Duration,
+        control: &Control,
+    ) -> Result<Connection, Error> {
+        let secrets = [Secret::Preshared(*token)];
+        let greet = |arriving: Arriving| arriving.greet_protected(&secrets, control).ok();
+        self.accept_by(greet, token, (from, timeout), control)
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an edge: the time to wait is a user's"
+    )]
+    fn accept_by(
+        &self,
+        greet: impl Fn(Arriving) -> Option<Connection>,
+        token: &[u8; 16],
+        (from, timeout): (Option<IpAddr>, Duration),
         control: &Control,
     ) -> Result<Connection, Error> {
         let end = Instant::now() + timeout;
@@ -233,7 +325,7 @@ impl Port {
             if from.is_some_and(|from| from.to_canonical() != peer) {
                 continue;
             }
-            if let Some(connection) = arriving.greet(control)
+            if let Some(connection) = greet(arriving)
                 && connection.has_token(token)
             {
                 return Ok(connection);
@@ -294,19 +386,37 @@ impl Arriving {
         self.peer
     }
 
-    /// Waits for the HELLO, four seconds at most; `None` for a peer that sends none, or something else.
+    /// Waits for the HELLO, four seconds at most; `None` for a peer that sends none, or something else, such as one that wants protected frames.
     #[must_use]
     pub fn greet(self, control: &Control) -> Option<Connection> {
         let mut connection = Connection::of(self.carrier);
-        let (taken, frame) = connection.next_frame(control)?;
-        let Frame::Hello(hello) = frame else {
-            return None;
-        };
-        connection.taken.push(taken);
-        connection.hello = Some(hello);
+        connection.hear(control)?;
         Some(connection)
     }
+
+    /// Agrees with the peer on keys by one of the secrets, then waits for its HELLO, four seconds at most each.
+    ///
+    /// # Errors
+    /// [`Stranger`]: a peer that has none of them, or whose frames are not protected.
+    pub fn greet_protected(
+        self,
+        secrets: &[Secret],
+        control: &Control,
+    ) -> Result<Connection, Stranger> {
+        let mut connection = Connection::of(self.carrier);
+        let Some((_, Frame::KeyShare(share))) = connection.next_frame(control) else {
+            return Err(Stranger(Box::new(connection)));
+        };
+        if connection.answer(&share, secrets).is_none() || connection.hear(control).is_none() {
+            return Err(Stranger(Box::new(connection)));
+        }
+        Ok(connection)
+    }
 }
+
+/// A peer without the secret. Its connection ends with this, so that one that guesses can be held up.
+#[derive(Debug)]
+pub struct Stranger(#[expect(dead_code, reason = "it is held, not used")] Box<Connection>);
 
 /// Waits for a frame, four seconds at most.
 #[expect(

@@ -40,10 +40,10 @@ pub(super) fn search(
     let range = before..before + length;
     let block = scratch.get(range.clone()).unwrap_or_default();
     let hash = hash::block(place.offset, place.whole, block);
-    let parts = index.search(scratch, range);
+    let parts = index.search(scratch, range.clone());
     let (octets, copied) = measure(&parts);
     if copied == 0 || octets >= length {
-        pool.fill(local, 0, block);
+        pool.fill_whole(local, scratch.get_mut(range).unwrap_or_default());
         let (octets, copied) = (place.length, 0);
         return Ok(Delta {
             hash,
@@ -55,7 +55,7 @@ pub(super) fn search(
     for part in &parts {
         part.emit(scratch, &mut records);
     }
-    pool.fill(local, 0, &records);
+    pool.fill_whole(local, &mut records);
     Ok(Delta {
         hash,
         octets: u32::try_from(octets).unwrap_or(place.length),
@@ -97,8 +97,10 @@ pub(super) fn patch(
     hash: &[u8; 32],
     scratch: &mut Vec<u8>,
 ) -> (Result<bool, Failure>, u32) {
-    // Copied once: the peer may write there at any time.
-    let records = pool.buffer.to_vec(pool.start(slot), octets as usize);
+    let mut records = vec![0; octets as usize];
+    if !pool.take_whole(slot, &mut records) {
+        return (Ok(false), 0);
+    }
     let Ok(parts) = Part::parse_all(&records, place.length) else {
         return (Ok(false), 0);
     };

@@ -28,7 +28,11 @@ pub(super) fn read(
             let hasher = BlockHasher::new(offset, whole);
             let read = |done, octets: &mut [u8]| source.read(file, offset + done as u64, octets);
             let length_in_memory = length as usize;
-            let result = if pool.is_mapped() {
+            let result = if pool.is_protected() {
+                scratch.resize(length_in_memory, 0);
+                let hash = hash_in_place(hasher, scratch, read);
+                hash.inspect(|_| pool.fill_whole(local, scratch))
+            } else if pool.is_mapped() {
                 let mut outside = pool.outside(local);
                 hash_in_place(hasher, outside.begin(length_in_memory), read)
             } else {
@@ -113,14 +117,14 @@ fn hash_pieces(
     Ok(hasher.finish())
 }
 
-/// Fills a block in pieces and returns its hash.
+/// Moves a block that is all in memory, in pieces, and returns its hash. `move_piece` fills or takes a piece that begins so many octets into the block.
 fn hash_in_place(
     mut hasher: BlockHasher,
     block: &mut [u8],
-    mut fill: impl FnMut(usize, &mut [u8]) -> Result<(), Failure>,
+    mut move_piece: impl FnMut(usize, &mut [u8]) -> Result<(), Failure>,
 ) -> Result<[u8; 32], Failure> {
     for (index, piece) in block.chunks_mut(PIECE).enumerate() {
-        fill(index * PIECE, piece)?;
+        move_piece(index * PIECE, piece)?;
         hasher.update(piece);
     }
     Ok(hasher.finish())
@@ -147,13 +151,25 @@ pub(super) fn write(
             hash,
             whole,
         } => {
-            scratch.resize(PIECE, 0);
             let hasher = BlockHasher::new(offset, whole);
-            let result = hash_pieces(hasher, length as usize, scratch, |done, octets| {
-                // The peer may write here at any time: the octets that are hashed are those that are written.
-                pool.buffer.read(pool.start(slot) + done, octets);
-                sink.write(file, offset + done as u64, octets)
-            });
+            let result = if pool.is_protected() {
+                scratch.resize(length as usize, 0);
+                if pool.take_whole(slot, scratch) {
+                    hash_in_place(hasher, scratch, |done, octets| {
+                        sink.write(file, offset + done as u64, octets)
+                    })
+                } else {
+                    // No block has this hash.
+                    Ok([0; 32])
+                }
+            } else {
+                scratch.resize(PIECE, 0);
+                hash_pieces(hasher, length as usize, scratch, |done, octets| {
+                    // The peer may write here at any time: the octets that are hashed are those that are written.
+                    pool.buffer.read(pool.start(slot) + done, octets);
+                    sink.write(file, offset + done as u64, octets)
+                })
+            };
             Some(SinkDone::Written {
                 file,
                 offset,

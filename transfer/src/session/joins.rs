@@ -8,6 +8,7 @@ use std::thread;
 use super::connection::is_equal;
 use super::{Connection, Control, Error};
 use crate::carrier::Waker;
+use crate::protection::Secret;
 
 /// Connections that wait for a session to take them.
 const WAITING: usize = 4;
@@ -29,6 +30,12 @@ impl Join {
     pub fn is_of(&self, connection: &Connection) -> bool {
         let hello = connection.hello.filter(|it| it.joins);
         hello.is_some_and(|hello| is_equal(&hello.token, &self.key))
+    }
+
+    /// Secret of the connections that join a session whose frames are protected, for [`Arriving::greet_protected`](crate::Arriving::greet_protected).
+    #[must_use]
+    pub fn secret(&self) -> Secret {
+        Secret::Preshared(self.key)
     }
 
     /// Whether both are of one session.
@@ -109,9 +116,9 @@ impl Joins {
         }
     }
 
-    /// Dials a further connection in a thread of its own, unless one is being dialled.
+    /// Dials a further connection in a thread of its own, unless one is being dialled, and protects it where there is a secret for that.
     /// Returns whether it is.
-    pub(super) fn dial(&mut self, control: &Control) -> bool {
+    pub(super) fn dial(&mut self, secret: Option<Secret>, control: &Control) -> bool {
         let Self::Dialled {
             dial,
             give,
@@ -126,8 +133,12 @@ impl Joins {
         }
         let (dial, give, waker) = (Arc::clone(dial), give.clone(), control.wake.waker());
         let body = move || {
+            let protected = |connection: Connection| match &secret {
+                Some(secret) => connection.protected(secret, &Control::new()?),
+                None => Ok(connection),
+            };
             // The session may be at its end.
-            let _ = give.send(dial());
+            let _ = give.send(dial().and_then(protected));
             waker.wake();
         };
         // Without threads the session goes on with the streams that it has.

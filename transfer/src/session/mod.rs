@@ -10,7 +10,7 @@ mod request;
 mod run;
 mod workers;
 
-pub use connection::{Arriving, Connection, Port};
+pub use connection::{Arriving, Connection, Port, Stranger};
 pub use joins::{Dial, Join};
 pub use request::Request;
 pub use run::{receive, send};
@@ -161,6 +161,8 @@ pub struct Options {
     pub prune: bool,
     /// Of a file that changed, octets that the sink's old copy has are not sent, where both ends say so. Both read all of it for that. Default no.
     pub deltas: bool,
+    /// Octets of blocks are encrypted, whether or not the peer asks for it, on connections with a [`Secret`](crate::Secret) only. Default no.
+    pub encrypt: bool,
 }
 
 impl Default for Options {
@@ -172,6 +174,7 @@ impl Default for Options {
             token: [0; 16],
             prune: false,
             deltas: false,
+            encrypt: false,
         }
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn pack(
 ) -> SourceDone {
     let planned: usize = files.iter().map(|(_, size)| RECORD + *size as usize).sum();
     // Room for the texts of failures.
-    let mut room = (pool.slot_length as usize).saturating_sub(planned);
+    let mut room = (pool.block_length() as usize).saturating_sub(planned);
     scratch.clear();
     for &(file, size) in files {
         let start = scratch.len();
@@ -44,7 +44,7 @@ pub(super) fn pack(
     }
     let mut hasher = BlockHasher::new(0, true);
     hasher.update(scratch);
-    pool.fill(local, 0, scratch);
+    pool.fill_whole(local, scratch);
     SourceDone::Packed {
         pack,
         local,
@@ -65,11 +65,11 @@ fn text(failure: &Failure, room: usize) -> &[u8] {
 
 /// Copies a packed block out of its slot and finds its records.
 pub(super) fn unpack(pool: &Pool, pack: u64, slot: u16, length: u32, hash: [u8; 32]) -> SinkDone {
-    // Copied once: the peer may write there at any time.
-    let octets = pool.buffer.to_vec(pool.start(slot), length as usize);
+    let mut octets = vec![0; length as usize];
+    let authentic = pool.take_whole(slot, &mut octets);
     let mut hasher = BlockHasher::new(0, true);
     hasher.update(&octets);
-    let result = (hasher.finish() == hash).then(|| {
+    let result = (authentic && hasher.finish() == hash).then(|| {
         let records: Result<_, Malformed> = Record::parse_all(&octets);
         (Arc::new(octets), records)
     });

@@ -19,6 +19,7 @@ use crate::engine::{
     SourceEngine, Streams, Tuner, Violation, Waits,
 };
 use crate::hash::MIN_BLOCK;
+use crate::protection::BlockProtection;
 use crate::wire::{Abort, Frame, Hello, Offering, Reason, Role, Window};
 
 /// Longest block.
@@ -46,8 +47,9 @@ pub fn send(
         block,
         packs,
         deltas,
+        protection,
     } = session.handshake(options, packs)?;
-    let pool = Pool::new(block, options.slots)?;
+    let pool = Pool::new(block, options.slots, protection)?;
     session.attach(&pool)?;
     let mut engine = SourceEngine::new(block, options.slots, packs);
     if ordered {
@@ -86,8 +88,9 @@ pub fn receive(
         block,
         packs,
         deltas,
+        protection,
     } = session.handshake(options, packs)?;
-    let pool = session.create_pool(block, options.slots)?;
+    let pool = session.create_pool((block, options.slots), protection)?;
     let window = session.attach(&pool)?;
     let mut engine = SinkEngine::new(block, window, packs);
     if ordered {
@@ -134,6 +137,8 @@ struct Agreed {
     block: u32,
     packs: bool,
     deltas: bool,
+    /// Keys of blocks, where they are encrypted.
+    protection: Option<Arc<BlockProtection>>,
 }
 
 struct Session<'a> {
@@ -152,6 +157,8 @@ struct Session<'a> {
     /// Time of the last event with the limits.
     reported: Duration,
     hello: Option<Hello>,
+    /// Keys of blocks, where frames are protected.
+    protection: Option<Arc<BlockProtection>>,
     /// Memory of blocks, once the session has it.
     pool: Option<Pool>,
     role: Role,
@@ -179,6 +186,9 @@ impl<'a> Session<'a> {
         if !(1..=64).contains(&options.threads) {
             return Err(Error::Option("the number of threads"));
         }
+        if options.encrypt && connection.blocks.is_none() {
+            return Err(Error::Option("encryption without a secret"));
+        }
         let mut streams = Streams::new(Duration::ZERO, RECEIVES);
         for taken in &connection.taken {
             streams.handle_input(0, Duration::ZERO, *taken)?;
@@ -190,6 +200,7 @@ impl<'a> Session<'a> {
             streams: several,
             joins: false,
             deltas: options.deltas,
+            encrypts: options.encrypt,
             receives: RECEIVES,
             block,
             token: options.token,
@@ -221,6 +232,7 @@ impl<'a> Session<'a> {
             meter: LimitMeter::new(Duration::ZERO),
             reported: Duration::ZERO,
             hello: connection.hello,
+            protection: connection.blocks,
             pool: None,
             role,
             summary: Summary::default(),
@@ -242,20 +254,26 @@ impl<'a> Session<'a> {
             if !hello.block.is_power_of_two() || !(MIN_BLOCK..=MAX_BLOCK).contains(&hello.block) {
                 return Err(Violation::BlockLength(hello.block).into());
             }
+            let encrypts = options.encrypt || hello.encrypts;
             Ok(Agreed {
                 block: hello.block.min(options.block),
                 packs: packs && hello.packs,
                 deltas: options.deltas && hello.deltas,
+                protection: self.protection.clone().filter(|_| encrypts),
             })
         });
         agreed.map_err(|error| self.tell(error))
     }
 
     /// Memory for blocks of the peer's.
-    fn create_pool(&mut self, slot_length: u32, slots: u16) -> Result<Pool, Error> {
+    fn create_pool(
+        &mut self,
+        sizes: (u32, u16),
+        protection: Option<Arc<BlockProtection>>,
+    ) -> Result<Pool, Error> {
         let line = self.lines.first_mut();
         let line = line.ok_or_else(|| CarrierError::Lost("no connection".into()))?;
-        Ok(line.carrier.create_pool(slot_length, slots)?)
+        Ok(line.carrier.create_pool(sizes, protection)?)
     }
 
     /// Gives the first carrier the memory of blocks; returns its window.
@@ -537,6 +555,11 @@ impl<'a> Session<'a> {
             }
             (Frame::Window(window), Side::Source { engine, .. }) => {
                 if number == 0 {
+                    let pool = self.pool.as_ref();
+                    let octets = pool.map_or(0, |it| it.octets(it.block_length()));
+                    if (window.slot_length as usize) < octets {
+                        return Err(Violation::Window(window.slot_length).into());
+                    }
                     engine.handle_frame(Frame::Window(window))?;
                 }
                 let like = |first: Window| {

@@ -1,13 +1,14 @@
 //! Frames (`rfc-notes/transfer.md` §3): a header of twelve octets and a body.
 //!
 //! ```text
-//! octet 0 "DG" | 2 version | 3 kind | 4..8 length of the body | 8..12 taken
+//! octet 0 "DG" | 2 version | 3 protected 1 bit, kind 7 bits | 4..8 length of the body | 8..12 taken
 //! ```
 
 mod block;
 mod delta;
 mod file;
 mod grant;
+mod key_share;
 mod octets;
 mod pack;
 mod request;
@@ -17,6 +18,7 @@ pub use block::{Ack, Block, Level, Nack};
 pub use delta::{Part, SIGNATURES_LIMIT, Signature, Signatures};
 pub use file::{Done, End, EndStatus, Entry, FileKind, Offer, Status, Want};
 pub use grant::{Grant, Window};
+pub use key_share::{KeyShare, Method, PRESHARED_SHARE, SPAKE2_SHARE};
 pub use pack::{Answer, Answers, List, PACKED, RECORD, Record, Stored};
 pub use request::{Removal, Removed, Request, Unreadable, Wish};
 pub use session::{Abort, Hello, Left, Offering, Reason, Role};
@@ -27,6 +29,10 @@ use octets::Reader;
 pub const HEADER: usize = 12;
 /// Most octets of a frame, with its header.
 pub const FRAME_LIMIT: usize = 8192;
+/// Octets of the authentication tag behind a protected body.
+pub const TAG: usize = 16;
+/// Bit of the kind: the body is protected.
+pub const PROTECTED: u8 = 0x80;
 /// Most octets of a text in a frame.
 pub const TEXT_LIMIT: usize = 1024;
 /// Most octets of a name or a link's target.
@@ -66,6 +72,12 @@ pub enum Malformed {
         /// How many.
         octets: usize,
     },
+    /// Its body is not protected, as that of each frame of the connection is.
+    #[error("a frame of kind {0} that is not protected")]
+    Unprotected(u8),
+    /// It was changed, or protected with another key.
+    #[error("a protected frame that is not authentic")]
+    NotAuthentic,
     /// A field has a value that has no meaning.
     #[error("a frame of kind {kind} has {field} {value}")]
     Value {
@@ -81,7 +93,7 @@ pub enum Malformed {
 /// Header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Kind of the frame.
+    /// Kind of the frame, with [`PROTECTED`] where its body is.
     pub kind: u8,
     /// Octets of the body.
     pub length: u32,
@@ -103,7 +115,8 @@ impl Header {
             return Err(Malformed::Version(version));
         }
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
-        if length as usize > FRAME_LIMIT - HEADER {
+        let tag = if kind & PROTECTED == 0 { 0 } else { TAG };
+        if length as usize > FRAME_LIMIT - HEADER + tag {
             return Err(Malformed::Length(length));
         }
         let taken = u32::from_be_bytes([t0, t1, t2, t3]);
@@ -173,6 +186,8 @@ pub enum Frame {
     Left(Left),
     /// Pieces of an old copy of a file.
     Signatures(Signatures),
+    /// Before the session: agreement on keys.
+    KeyShare(KeyShare),
 }
 
 impl Frame {
@@ -203,6 +218,7 @@ impl Frame {
             Self::Streams(_) => 21,
             Self::Left(_) => 22,
             Self::Signatures(_) => 23,
+            Self::KeyShare(_) => 24,
         }
     }
 
@@ -231,6 +247,7 @@ impl Frame {
             Self::Streams(it) => it.emit(&mut out),
             Self::Left(it) => it.emit(&mut out),
             Self::Signatures(it) => it.emit(&mut out),
+            Self::KeyShare(it) => it.emit(&mut out),
             Self::Finish | Self::Ping | Self::Prune => {}
         }
         let length = u32::try_from(out.len() - HEADER).unwrap_or(u32::MAX);
@@ -274,6 +291,7 @@ impl Frame {
             21 => Self::Streams(Offering::parse(&mut reader)?),
             22 => Self::Left(Left::parse(&mut reader)?),
             23 => Self::Signatures(Signatures::parse(&mut reader)?),
+            24 => Self::KeyShare(KeyShare::parse(&mut reader)?),
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;

@@ -28,6 +28,8 @@ const JOINS: u8 = 4;
 
 /// Ability: SIGNATURES and delta blocks.
 const DELTAS: u8 = 8;
+/// Blocks are to be encrypted.
+const ENCRYPTS: u8 = 16;
 
 /// First frame of each end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct Hello {
     pub joins: bool,
     /// Files that changed may come as deltas: the fourth bit.
     pub deltas: bool,
+    /// Octets of blocks are to be encrypted, whether or not the peer wants it: the fifth bit.
+    pub encrypts: bool,
     /// Frames that the sender can take at a time.
     pub receives: u16,
     /// Longest block in octets, a power of two; that of the session is the smaller of both.
@@ -66,6 +70,7 @@ impl Hello {
             streams: abilities & STREAMS != 0,
             joins: abilities & JOINS != 0,
             deltas: abilities & DELTAS != 0,
+            encrypts: abilities & ENCRYPTS != 0,
             receives: reader.u16()?,
             block: reader.u32()?,
             token: reader.array()?,
@@ -80,6 +85,7 @@ impl Hello {
         let flag = |is: bool, flag| if is { flag } else { 0 };
         let abilities = flag(self.packs, PACKS) | flag(self.streams, STREAMS);
         let abilities = abilities | flag(self.joins, JOINS) | flag(self.deltas, DELTAS);
+        let abilities = abilities | flag(self.encrypts, ENCRYPTS);
         out.extend([role, abilities]);
         out.extend(self.receives.to_be_bytes());
         out.extend(self.block.to_be_bytes());

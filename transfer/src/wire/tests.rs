@@ -40,6 +40,7 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
                 streams: false,
                 joins: false,
                 deltas: false,
+                encrypts: false,
                 receives: 128,
                 block: 1 << 20,
                 token: [0xab; 16],
@@ -124,6 +125,15 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
                 file: 0,
                 status: Status::NoSpace,
                 text: "full".into(),
+            }),
+        ),
+        (
+            "KEY_SHARE",
+            0,
+            Frame::KeyShare(KeyShare {
+                method: Method::Preshared,
+                identity: 0x7bb3_e48d_e2a4_e046_d635_0b9c_a935_0b2f_u128.to_be_bytes(),
+                share: vec![0x0a; 32],
             }),
         ),
         ("FINISH", 6, Frame::Finish),
@@ -285,7 +295,7 @@ fn other_versions_and_lengths_are_refused() {
 
 proptest! {
     #[test]
-    fn any_body_is_a_frame_or_an_error(kind in 0_u8..26, body in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_body_is_a_frame_or_an_error(kind in 0_u8..27, body in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(frame) = Frame::parse(kind, &body) {
             // A text that is not UTF-8 and reserved octets may change, once.
             let emitted = frame.emit(0);
@@ -294,7 +304,7 @@ proptest! {
     }
 
     #[test]
-    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..23) {
+    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..24) {
         let (_, _, frame) = frames().swap_remove(which);
         let body = frame.emit(0)[HEADER..].to_vec();
         let cut = &body[..at.min(body.len())];

@@ -9,4 +9,5 @@
 mod common;
 mod deltas;
 mod moves;
+mod protected;
 mod trouble;

@@ -112,6 +112,7 @@ fn greet(address: SocketAddr, token: [u8; 16]) -> TcpStream {
         streams: false,
         joins: false,
         deltas: false,
+        encrypts: false,
         role: Role::Source,
         receives: 128,
         block: 1024,

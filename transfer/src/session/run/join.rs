@@ -1,6 +1,7 @@
 //! Streams that join a session.
 
 use super::{Connection, Error, Hello, Joins, MIN_RECEIVES, RECEIVES, Role, Session, Side, Tuner};
+use crate::protection::Secret;
 
 /// Connections that are dialled for a number that is searched for, at most: the sink closes those that it does not want.
 const TRIES: usize = 48;
@@ -20,6 +21,8 @@ impl Session<'_> {
         let Some(offering) = self.offering else {
             return Ok(());
         };
+        let preshared = |_: &_| Secret::Preshared(offering.key);
+        let secret = self.protection.as_ref().map(preshared);
         let most = usize::from(offering.streams.saturating_add(1));
         // One that is lost is dialled again, but not for ever.
         let (count, tries) = match wanted {
@@ -31,7 +34,7 @@ impl Session<'_> {
         };
         if self.streams.numbers().len() < count
             && self.dialled < tries
-            && self.joins.dial(self.control)
+            && self.joins.dial(secret, self.control)
         {
             self.dialled += 1;
         }
@@ -60,6 +63,9 @@ impl Session<'_> {
         let Some(pool) = self.pool.clone() else {
             return Ok(());
         };
+        if connection.is_protected() != self.protection.is_some() {
+            return Ok(());
+        }
         let now = self.now();
         let mut hello = Hello {
             role: self.role,
@@ -67,6 +73,7 @@ impl Session<'_> {
             streams: false,
             joins: true,
             deltas: false,
+            encrypts: false,
             receives: RECEIVES,
             block: u32::from(number),
             token: self.offering.map_or([0; 16], |it| it.key),
