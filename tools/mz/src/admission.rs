@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use dgiwarp_transfer::{Arriving, Cancel, Connection, Control, Join, Port};
+use dgiwarp_transfer::{Arriving, Cancel, Connection, Control, Join, Port, Secret};
 use dgiwarp_transfer_cli::Failed;
 
 use crate::guard::{Guard, Pending};
@@ -57,9 +57,19 @@ pub(crate) struct Admitted {
     joins: Joins,
 }
 
-/// Waits for one peer that has a token.
-pub(crate) fn admit(port: Port, tokens: &[Token]) -> Result<Admitted, Failed> {
-    Admission::begin(port, tokens)?.next()
+/// Waits for one peer that has the secret and a token.
+pub(crate) fn admit(port: Port, secret: &Secret, tokens: &[Token]) -> Result<Admitted, Failed> {
+    Admission::begin(port, secret, tokens)?.next()
+}
+
+/// Means of admission.
+#[derive(Debug, Clone)]
+struct Means {
+    /// Secret of the keys.
+    secret: Secret,
+    /// Secrets of the uses of the code.
+    tokens: Vec<Token>,
+    joins: Joins,
 }
 
 /// Peers that come: each shows its code in a thread of its own, so that one that is silent or guesses holds nobody up.
@@ -70,17 +80,20 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    pub(crate) fn begin(port: Port, tokens: &[Token]) -> Result<Self, Failed> {
+    pub(crate) fn begin(port: Port, secret: &Secret, tokens: &[Token]) -> Result<Self, Failed> {
         let control = Control::new().map_err(Failed::of)?;
-        let tokens = tokens.to_vec();
+        let means = Means {
+            secret: secret.clone(),
+            tokens: tokens.to_vec(),
+            joins: Joins::default(),
+        };
         let cancel = control.cancel();
         let (report, admitted) = sync_channel(0);
         let body = move || {
             let guard = Guard::default();
-            let joins = Joins::default();
             while !control.is_cancelled() {
                 match port.arrive(TURN, &control) {
-                    Ok(Some(arriving)) => check(arriving, &tokens, (&guard, &joins), &report),
+                    Ok(Some(arriving)) => check(arriving, &means, &guard, &report),
                     Ok(None) => {}
                     // One peer that broke off, or a lack of descriptors.
                     Err(_) => delay(PAUSE),
@@ -104,24 +117,19 @@ impl Drop for Admission {
     }
 }
 
-fn check(
-    arriving: Arriving,
-    tokens: &[Token],
-    (guard, joins): (&Guard, &Joins),
-    report: &SyncSender<Admitted>,
-) {
+fn check(arriving: Arriving, means: &Means, guard: &Guard, report: &SyncSender<Admitted>) {
     let peer = arriving.peer();
     let Some(pending) = guard.admit(peer.ip()) else {
         return;
     };
-    let (report, tokens, joins) = (report.clone(), tokens.to_vec(), Arc::clone(joins));
+    let (report, means) = (report.clone(), means.clone());
     let body = move || {
-        if let Some((connection, token)) = greet(arriving, &tokens, &joins, &pending) {
+        if let Some((connection, token)) = greet(arriving, &means, &pending) {
             let admitted = Admitted {
                 connection,
                 peer,
                 token,
-                joins,
+                joins: means.joins,
             };
             // The program may be at its end.
             let _ = report.send(admitted);
@@ -132,20 +140,26 @@ fn check(
 }
 
 /// The connection of a peer that shows a token. Others get the delay first.
-fn greet(
-    arriving: Arriving,
-    tokens: &[Token],
-    joins: &Joins,
-    pending: &Pending,
-) -> Option<(Connection, Token)> {
+fn greet(arriving: Arriving, means: &Means, pending: &Pending) -> Option<(Connection, Token)> {
     let control = Control::new().ok()?;
-    let connection = arriving.greet(&control)?;
-    if let Some(token) = tokens.iter().find(|it| connection.has_token(it)) {
+    let joins = means.joins.lock().unwrap_or_else(PoisonError::into_inner);
+    let joining = joins.iter().map(Join::secret);
+    let secrets: Vec<_> = joining.chain([means.secret.clone()]).collect();
+    drop(joins);
+    let connection = match arriving.greet_protected(&secrets, &control) {
+        Ok(connection) => connection,
+        Err(stranger) => {
+            delay(pending.wrong());
+            drop(stranger);
+            return None;
+        }
+    };
+    if let Some(token) = means.tokens.iter().find(|it| connection.has_token(it)) {
         pending.right();
         return Some((connection, *token));
     }
     if connection.is_joining() {
-        let joins = joins.lock().unwrap_or_else(PoisonError::into_inner);
+        let joins = means.joins.lock().unwrap_or_else(PoisonError::into_inner);
         let join = joins.iter().find(|it| it.is_of(&connection)).cloned();
         drop(joins);
         if let Some(join) = join {

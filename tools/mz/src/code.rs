@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use dgiwarp_transfer::Secret;
+
 /// Consonants and vowels of the words; none of them is taken for another one.
 const CONSONANTS: &[u8; 16] = b"bdfghjklmnprstvz";
 const VOWELS: &[u8; 4] = b"aiou";
@@ -41,6 +43,12 @@ impl Code {
             return Err("the code is empty".into());
         }
         Ok(Self(text))
+    }
+
+    /// The secret by which both ends agree on keys.
+    #[must_use]
+    pub fn secret(&self) -> Secret {
+        Secret::Password(self.0.clone())
     }
 
     /// The token of a session that moves files.

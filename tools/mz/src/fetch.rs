@@ -10,7 +10,7 @@ use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show};
 
 use crate::code::Code;
 use crate::receive::open;
-use crate::send::refused;
+use crate::send::{dial, refused};
 
 /// A server, and how to speak with it.
 #[derive(Debug, Clone)]
@@ -114,10 +114,9 @@ where
     ) -> Result<dgiwarp_transfer::Summary, dgiwarp_transfer::Error>,
 {
     let control = Control::new().map_err(Failed::of)?;
-    let mut options = server.carriage.options;
+    let (connection, mut options) = dial(&server.carriage, &server.at, &server.code, &control)?;
     options.token = server.code.orders();
     options.prune = request.prune;
-    let connection = server.carriage.dial(&server.at)?;
     let connection = connection.with_request(request).map_err(Failed::of)?;
     let mut progress = Progress::new(server.show, true);
     let mut note = |event: &Event| progress.note(event);

@@ -15,7 +15,7 @@ use crate::admission::admit;
 use crate::code::Code;
 use crate::place::listen;
 use crate::receive::{Receive, announce};
-use crate::send::refused;
+use crate::send::{dial, refused};
 
 /// Pieces behind the oldest unfinished one that a source offers.
 const BEHIND: usize = 32;
@@ -44,14 +44,13 @@ pub type PipeOut = Receive;
 /// [`Failed`].
 pub fn pipe_in(order: &PipeIn) -> Result<(), Failed> {
     let control = Control::new().map_err(|error| Failed::Session(error.to_string()))?;
-    let mut options = order.carriage.options;
+    let (connection, mut options) = dial(&order.carriage, &order.to, &order.code, &control)?;
     options.token = order.code.stream();
     // While one waits for input, the other sends.
     options.threads = 2;
     // As much at a time as one piece holds, where the input is a pipe and the system permits it.
     let length = i32::try_from(options.block).unwrap_or(i32::MAX);
     let _ = fcntl(io::stdin(), FcntlArg::F_SETPIPE_SZ(length));
-    let connection = order.carriage.dial(&order.to)?;
     let source = Arc::new(Pieces::new(io::stdin(), options.block as usize));
     let mut progress = Progress::new(order.show, true);
     let mut note = |event: &Event| progress.note(event);
@@ -68,9 +67,10 @@ pub fn pipe_out(order: &PipeOut) -> Result<(), Failed> {
     let (port, address) = listen(&order.carriage, order.bind, order.port)?;
     announce(order, address, "pipe", "");
     let token = order.code.stream();
-    let connection = admit(port, &[token])?.connection;
+    let admitted = admit(port, &order.code.secret(), &[token])?;
+    let connection = admitted.connection;
     let control = Control::new().map_err(|error| Failed::Session(error.to_string()))?;
-    let mut options = order.carriage.options;
+    let mut options = order.carriage.options_with(admitted.peer.ip());
     options.token = token;
     // One thread writes pieces in the order in which they come.
     options.threads = 1;

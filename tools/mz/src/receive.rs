@@ -50,7 +50,8 @@ pub fn receive(order: &Receive) -> Result<(), Failed> {
     let (port, address) = listen(&order.carriage, order.bind, order.port)?;
     announce(order, address, "send", "PATH... ");
     // It goes on for the session's further streams.
-    let admission = Admission::begin(port, &[order.code.files(), order.code.orders()])?;
+    let tokens = [order.code.files(), order.code.orders()];
+    let admission = Admission::begin(port, &order.code.secret(), &tokens)?;
     let admitted = admission.next()?;
     let mut progress = Progress::new(order.show, true);
     session(order, root, admitted, &mut progress, None)
@@ -66,7 +67,7 @@ pub fn serve(order: &Receive) -> Result<(), Failed> {
     announce(order, address, "send", "PATH... ");
     let tokens = [order.code.files(), order.code.orders()];
     let slots = Slots::new(order.sessions);
-    let admission = Admission::begin(port, &tokens)?;
+    let admission = Admission::begin(port, &order.code.secret(), &tokens)?;
     loop {
         let admitted = admission.next()?;
         let slot = slots.take();
@@ -155,7 +156,7 @@ fn converse(
 ) -> Result<Summary, Failed> {
     let _joinable = Joinable::begin(&mut admitted, control);
     let mut connection = admitted.connection;
-    let mut options = order.carriage.options;
+    let mut options = order.carriage.options_with(admitted.peer.ip());
     options.token = admitted.token;
     if admitted.token == order.code.files() {
         let sink = Arc::new(TreeSink::new(root, PathBuf::new(), order.sink));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use dgiwarp_transfer::disk::{Item, TreeSource};
-use dgiwarp_transfer::{CarrierError, Control, Error, Event};
+use dgiwarp_transfer::{CarrierError, Connection, Control, Error, Event, Options};
 use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show};
 
 use crate::code::Code;
@@ -39,14 +39,24 @@ pub fn send(order: &Send) -> Result<(), Failed> {
     }
     let source = Arc::new(TreeSource::new(items));
     let control = Control::new().map_err(|error| Failed::Session(error.to_string()))?;
-    let mut options = order.carriage.options;
+    let (connection, mut options) = dial(&order.carriage, &order.to, &order.code, &control)?;
     options.token = order.code.files();
-    let connection = order.carriage.dial(&order.to)?;
     let mut progress = Progress::new(order.show, true);
     let mut note = |event: &Event| progress.note(event);
     let done = dgiwarp_transfer::send(connection, source, &options, &control, &mut note);
     let done = done.map_err(|error| refused(error, progress.events));
     progress.end(&done, None)
+}
+
+/// Connects to a peer that has the code.
+pub(crate) fn dial(
+    carriage: &Carriage,
+    to: &[SocketAddr],
+    code: &Code,
+    control: &Control,
+) -> Result<(Connection, Options), Failed> {
+    let unknown = |error| refused(error, 0);
+    carriage.dial_protected(to, &code.secret(), control, unknown)
 }
 
 /// The failure of a session. A peer that was given another code closes before it has answered.

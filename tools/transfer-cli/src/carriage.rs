@@ -1,12 +1,12 @@
 //! Ways of the data: queue pairs or TCP connections.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use dgiwarp::Rnic;
-use dgiwarp_transfer::{Connection, Error, Options, Port, rc_config};
+use dgiwarp_transfer::{Connection, Control, Error, Options, Port, Secret, rc_config};
 
-use crate::{Failed, Streams};
+use crate::{Encryption, Failed, Streams};
 
 /// How data moves, and by how much memory.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +17,8 @@ pub struct Carriage {
     pub options: Options,
     /// Connections that an end which dials brings up, where the peer takes them.
     pub streams: Streams,
+    /// Encryption of the files' contents, of connections with a secret.
+    pub encryption: Encryption,
 }
 
 impl Carriage {
@@ -25,6 +27,41 @@ impl Carriage {
     /// # Errors
     /// [`Failed::Session`] with the last one's.
     pub fn dial(&self, addresses: &[SocketAddr]) -> Result<Connection, Failed> {
+        let (connection, _) = self.dial_one(addresses)?;
+        Ok(connection)
+    }
+
+    /// Connects to the first address that answers, and agrees with the peer on keys. Returns the options of a session with it, too.
+    ///
+    /// # Errors
+    /// [`Failed::Session`] with the last one's; `refused` turns the failure of the agreement into one.
+    pub fn dial_protected(
+        &self,
+        addresses: &[SocketAddr],
+        secret: &Secret,
+        control: &Control,
+        refused: impl FnOnce(Error) -> Failed,
+    ) -> Result<(Connection, Options), Failed> {
+        let (connection, to) = self.dial_one(addresses)?;
+        let connection = connection.protected(secret, control).map_err(refused)?;
+        Ok((connection, self.options_with(to.ip())))
+    }
+
+    /// Options of a session with this peer, on a connection with a secret.
+    #[must_use]
+    pub fn options_with(&self, peer: IpAddr) -> Options {
+        let encrypt = match self.encryption {
+            Encryption::Auto => !is_own(peer),
+            Encryption::Always => true,
+            Encryption::Never => false,
+        };
+        Options {
+            encrypt,
+            ..self.options
+        }
+    }
+
+    fn dial_one(&self, addresses: &[SocketAddr]) -> Result<(Connection, SocketAddr), Failed> {
         let rnic = self.rnic()?;
         let mut failed = Failed::Usage("the host has no address".into());
         for address in addresses {
@@ -33,7 +70,10 @@ impl Carriage {
                 None => Connection::tcp(*address),
             };
             match connected {
-                Ok(connection) => return Ok(self.with_streams(connection, rnic, *address)),
+                Ok(connection) => {
+                    let connection = self.with_streams(connection, rnic, *address);
+                    return Ok((connection, *address));
+                }
                 Err(error) => failed = Failed::of(error),
             }
         }
@@ -76,6 +116,11 @@ impl Carriage {
         }
         Rnic::open(rc_config()).map(Some).map_err(Failed::of)
     }
+}
+
+/// Whether the address is one of this host's.
+fn is_own(address: IpAddr) -> bool {
+    UdpSocket::bind((address.to_canonical(), 0)).is_ok()
 }
 
 /// Listens with a device, or by TCP without one.

@@ -1,6 +1,6 @@
 //! Options of a transfer on a command line.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use dgiwarp_transfer::Options;
 use dgiwarp_transfer::disk::TreeSinkOptions;
 
@@ -63,6 +63,26 @@ pub struct StreamsArg {
     /// Connections at a time, 1 to 16, where the other end takes them; `auto`: as many as bring more than fewer do
     #[arg(long, value_name = "N", default_value = "1", value_parser = streams)]
     pub streams: Streams,
+}
+
+/// When the contents of files are encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Encryption {
+    /// Unless the other end is on this host
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Unless the other end wants it
+    Never,
+}
+
+/// Encryption of a session.
+#[derive(Debug, Clone, Args)]
+pub struct EncryptArg {
+    /// Encrypt the contents of files; names, times and commands always are, and contents are authenticated
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub encrypt: Encryption,
 }
 
 /// Handling of files that come.

@@ -16,7 +16,9 @@ use dgiwarp_mz::{
 };
 use dgiwarp_transfer::disk::TreeSinkOptions;
 use dgiwarp_transfer::{Options, Request};
-use dgiwarp_transfer_cli::{Carriage, Failed, Output, Show, Sizes, StreamsArg, Writing};
+use dgiwarp_transfer_cli::{
+    Carriage, EncryptArg, Failed, Output, Show, Sizes, StreamsArg, Writing,
+};
 
 const PROGRAM: Program = Program {
     examples: &[
@@ -53,7 +55,8 @@ const PROGRAM: Program = Program {
         (
             "Code",
             "A code admits a peer. Each wrong one costs the peer's address a delay that doubles, from 0.25 to 8 seconds. \
-             Neither the code's token nor data are encrypted: use a network that you trust.",
+             It is never sent: both ends prove that they have it, and agree on keys (SPAKE2), by which all but the contents of files \
+             is encrypted, and all is authenticated. Contents are encrypted, too, unless both ends are on one host (--encrypt).",
         ),
         (
             "Exit status",
@@ -260,6 +263,8 @@ struct Common {
     #[arg(long)]
     delta: bool,
     #[command(flatten)]
+    encrypt: EncryptArg,
+    #[command(flatten)]
     streams: StreamsArg,
     #[command(flatten)]
     sizes: Sizes,
@@ -443,6 +448,7 @@ fn carriage(common: &Common) -> Carriage {
             ..common.sizes.options()
         },
         streams: common.streams.streams,
+        encryption: common.encrypt.encrypt,
     }
 }
 

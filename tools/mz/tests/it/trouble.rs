@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use dgiwarp_mz::Code;
 
 use crate::common::{
     Listener, SOON, fail, listing, listing_with_left, mz, names, octets, run, succeed, wait,
@@ -34,6 +36,52 @@ fn a_wrong_code_is_no_entry_and_costs_time() {
         succeed(&mut receiver.send(&[way, &[file]].concat()));
         assert!(receiver.ended().0.success());
     }
+}
+
+/// Somebody between both ends reads neither the code, nor what is made of it, nor names; contents where their encryption is not asked for, as within a host.
+#[test]
+fn what_passes_between_both_ends_is_not_legible() {
+    let here = tempfile::tempdir().unwrap();
+    let file = here.path().join("a name to be seen");
+    fs::write(&file, "contents to be seen").unwrap();
+    let file = file.to_str().unwrap();
+    for (own, peer) in [("auto", "always"), ("always", "never"), ("auto", "auto")] {
+        let there = tempfile::tempdir().unwrap();
+        let folder = there.path().to_str().unwrap();
+        let mut receiver = Listener::start(&["recv", "--tcp", "--encrypt", peer, folder]);
+        let between = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = std::mem::replace(
+            &mut receiver.host,
+            between.local_addr().unwrap().to_string(),
+        );
+        let between = thread::spawn(move || {
+            let (near, _) = between.accept().unwrap();
+            let far = TcpStream::connect(to).unwrap();
+            let back = (far.try_clone().unwrap(), near.try_clone().unwrap());
+            let back = thread::spawn(move || hand_on(back.0, back.1));
+            [hand_on(near, far), back.join().unwrap()].concat()
+        });
+        succeed(&mut receiver.send(&["--tcp", "--encrypt", own, file]));
+        assert!(receiver.ended().0.success());
+        let seen = between.join().unwrap();
+        let saw = |octets: &[u8]| seen.windows(octets.len()).any(|it| it == octets);
+        let code = Code::given(&receiver.code).unwrap();
+        assert!(!saw(receiver.code.as_bytes()) && !saw(&code.files()));
+        assert!(!saw(b"a name to be seen"));
+        assert_eq!(saw(b"contents to be seen"), peer == own);
+    }
+}
+
+fn hand_on(mut from: TcpStream, mut to: TcpStream) -> Vec<u8> {
+    let (mut seen, mut octets) = (Vec::new(), vec![0; 1 << 16]);
+    while let Ok(count @ 1..) = from.read(&mut octets) {
+        seen.extend_from_slice(&octets[..count]);
+        if to.write_all(&octets[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+    seen
 }
 
 #[test]

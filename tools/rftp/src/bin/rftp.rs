@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
 use dgiwarp_rftp::client::{Copy, Place, Scheme, Tls, Url, run, shell};
 use dgiwarp_transfer::Options;
-use dgiwarp_transfer_cli::{Carriage, Failed, Output, Sizes, StreamsArg, Writing};
+use dgiwarp_transfer_cli::{Carriage, Encryption, Failed, Output, Sizes, StreamsArg, Writing};
 
 const PROGRAM: Program = Program {
     examples: &[
@@ -102,7 +102,7 @@ struct How {
     /// FTP servers hash each file that was copied (HASH), for comparison; sessions of rftp:// are always verified
     #[arg(long)]
     verify: bool,
-    /// TLS or nothing: for the control connection, and for an FTP server's data; of rftp:// the data is not encrypted
+    /// TLS or nothing: for the control connection and an FTP server's data; the data of rftp:// are encrypted with keys of their own
     #[arg(long)]
     tls: bool,
     /// Certificates that are trusted, or the server's own, in PEM form; without it those of this host's authorities
@@ -159,6 +159,7 @@ fn copy(sources: Vec<Place>, destination: Place, how: &How) -> Result<Copy, Fail
                 ..how.sizes.options()
             },
             streams: how.streams.streams,
+            encryption: Encryption::Auto,
         },
         active: how.active,
         verify: how.verify,
