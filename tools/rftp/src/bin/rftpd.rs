@@ -35,7 +35,7 @@ const PROGRAM: Program = Program {
         (
             "Users",
             "A line of the file is NAME:HASH, or NAME:HASH:ro for one who only reads. HASH is printed by: openssl passwd -6\n\
-             Passwords and FTP's data are encrypted with --tls-cert alone, data of rftp:// never: use a network that you trust.",
+             Passwords and data are encrypted with --tls-cert alone, and for clients that ask for it; --tls-required admits no others.",
         ),
         (
             "Exit status",

@@ -156,6 +156,12 @@ impl Control {
             let text = "the server is no rftpd: it does not announce RDMA dgiwarp/1";
             return Err(text.to_owned().into());
         }
+        if let Some(tls) = tls.filter(|_| url.scheme == Scheme::Rftp) {
+            if !control.has("RDMA protected") {
+                return Err("the server cannot encrypt data".to_owned().into());
+            }
+            control.protect(tls, &url.host)?;
+        }
         Ok(control)
     }
 
@@ -176,7 +182,12 @@ impl Control {
         Ok(())
     }
 
-    /// Data connections are under TLS from now on.
+    /// Whether data are encrypted.
+    pub(super) fn is_private(&self) -> bool {
+        self.secure.is_some()
+    }
+
+    /// Data are encrypted from now on: those of FTP by TLS, those of sessions with keys of their tokens.
     fn protect(&mut self, tls: &Tls, host: &str) -> Result<(), String> {
         for command in [&b"PBSZ 0"[..], b"PROT P"] {
             let reply = self.ask(&[command])?;

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use dgiwarp_transfer::disk::{Item, Root, TreeSink, TreeSinkOptions, TreeSource};
 use dgiwarp_transfer::{
-    Connection, Control as SessionControl, Error, Event, Options, Port, Summary, receive, send,
+    Connection, Control as SessionControl, Error, Event, Options, Port, Secret, Summary, receive,
+    send,
 };
 use dgiwarp_transfer_cli::{Carriage, Failed, Progress, Show, Streams};
 
@@ -207,10 +208,23 @@ where
     }
     let connection = match meeting {
         Meeting::Accept(port) => {
-            port.accept(&options.token, Some(control.peer.ip()), CONNECT, &own)?
+            let (token, peer) = (&options.token, Some(control.peer.ip()));
+            if control.is_private() {
+                port.accept_protected(token, peer, CONNECT, &own)?
+            } else {
+                port.accept(token, peer, CONNECT, &own)?
+            }
         }
-        Meeting::Dial(to) => copy.carriage.dial(&[to])?,
+        Meeting::Dial(to) => {
+            let connection = copy.carriage.dial(&[to])?;
+            if control.is_private() {
+                connection.protected(&Secret::Preshared(options.token), &own)?
+            } else {
+                connection
+            }
+        }
     };
+    options.encrypt = control.is_private();
     let summary = run(connection, &options, &own)?;
     let reply = control.reply().map_err(failed)?;
     if reply.code == 226 || summary.failed > 0 && reply.code == 451 {

@@ -25,7 +25,7 @@ const IDLE: Duration = Duration::from_secs(300);
 const MAX_FAILURES: u32 = 3;
 
 const FEATURES: &str = " EPRT\r\n EPSV\r\n MDTM\r\n MFMT\r\n \
-    MLST type*;size*;modify*;perm*;UNIX.mode*;unique*;\r\n REST STREAM\r\n SIZE\r\n TVFS\r\n UTF8\r\n RDMA dgiwarp/1\r\n211 End\r\n";
+    MLST type*;size*;modify*;perm*;UNIX.mode*;unique*;\r\n REST STREAM\r\n SIZE\r\n TVFS\r\n UTF8\r\n RDMA dgiwarp/1\r\n RDMA protected\r\n211 End\r\n";
 /// Features of a server with TLS beside them.
 const TLS_FEATURES: &str = " AUTH TLS\r\n PBSZ\r\n PROT\r\n";
 

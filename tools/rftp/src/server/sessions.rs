@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use dgiwarp_transfer::disk::{Item, TreeSink, TreeSinkOptions, TreeSource};
 use dgiwarp_transfer::{
-    Connection, Control, Error, Event, Join, Options, Port, Summary, receive, send,
+    Connection, Control, Error, Event, Join, Options, Port, Secret, Summary, receive, send,
 };
 use dgiwarp_transfer_cli::listen;
 
@@ -113,21 +113,40 @@ impl Client {
         match &meeting.way {
             Way::Listen(port) => {
                 let peer = Some(self.peer.ip());
-                let mut connection = port.accept(&meeting.token, peer, CONNECT, control)?;
+                let token = &meeting.token;
+                let mut connection = if self.is_private {
+                    port.accept_protected(token, peer, CONNECT, control)?
+                } else {
+                    port.accept(token, peer, CONNECT, control)?
+                };
                 self.take_streams(port, connection.joinable(control)?, control);
                 Ok(connection)
             }
-            Way::Dial { rc: false, to } => Connection::tcp(*to),
+            Way::Dial { rc: false, to } => self.protected(Connection::tcp(*to)?, meeting, control),
             Way::Dial { rc: true, to } => {
                 let rnic = self.server.rnic().map_err(io::Error::other)?;
-                Connection::rc(&rnic, *to)
+                self.protected(Connection::rc(&rnic, *to)?, meeting, control)
             }
         }
+    }
+
+    /// A connection that was dialled, protected as PROT wants it.
+    fn protected(
+        &self,
+        connection: Connection,
+        meeting: &Meeting,
+        control: &Control,
+    ) -> Result<Connection, Error> {
+        if !self.is_private {
+            return Ok(connection);
+        }
+        connection.protected(&Secret::Preshared(meeting.token), control)
     }
 
     /// Takes further streams of a session, in a thread of its own that ends with it.
     fn take_streams(&self, port: &Arc<Port>, join: Join, control: &Control) {
         let (port, peer, watch) = (Arc::clone(port), self.peer.ip(), control.watch());
+        let is_private = self.is_private;
         let body = move || {
             let Ok(own) = Control::new() else { return };
             while watch.is_running() {
@@ -135,7 +154,13 @@ impl Client {
                     continue;
                 };
                 let arrived = arrived.filter(|it| tcp::is_same(it.peer().ip(), peer));
-                let connection = arrived.and_then(|it| it.greet(&own));
+                let connection = arrived.and_then(|it| {
+                    if is_private {
+                        it.greet_protected(&[join.secret()], &own).ok()
+                    } else {
+                        it.greet(&own)
+                    }
+                });
                 if let Some(connection) = connection.filter(|it| join.is_of(it)) {
                     join.give(connection);
                 }
@@ -186,10 +211,14 @@ impl Client {
         let Some(meeting) = self.meeting.take() else {
             return self.reply(425, "RPSV or RADR first");
         };
+        if !self.is_private && self.requires_tls() {
+            return self.reply(521, "PROT P first");
+        }
         self.reply(150, "The session begins")?;
         let control = Control::new()?;
         let options = Options {
             token: meeting.token,
+            encrypt: self.is_private,
             ..self.server.config.options
         };
         let (server, peer) = (Arc::clone(&self.server), self.peer);

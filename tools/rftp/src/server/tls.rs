@@ -125,12 +125,12 @@ impl Client {
             ("PBSZ", _) => self.reply(200, "PBSZ=0")?,
             ("PROT", "P") => {
                 self.is_private = true;
-                self.reply(200, "Data connections are under TLS")?;
+                self.reply(200, "Data are protected")?;
             }
             ("PROT", "C") if tls.required => self.reply(534, "Only PROT P")?,
             ("PROT", "C") => {
                 self.is_private = false;
-                self.reply(200, "Data connections are plain")?;
+                self.reply(200, "Data are plain")?;
             }
             _ => self.reply(536, "Only PROT C and P")?,
         }

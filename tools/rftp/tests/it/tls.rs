@@ -173,6 +173,8 @@ for command, code in [("AUTH TLS", "503"), ("CCC", "533"), ("PROT S", "536"), ("
     refused(command, code)
 if mode == "required":
     refused("PROT C", "534")
+    refused("RPSV TCP", "229")
+    refused("RRTR /", "521")
     refused("EPSV", "229"); refused("NLST", "521")
 else:
     ftp.prot_c(); assert ftp.nlst() == ["large"]
