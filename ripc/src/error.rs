@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::names::{NameError, ServiceName};
+use crate::security::keys::KeyError;
 
 /// Why an endpoint cannot do what the program asks.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +23,9 @@ pub enum Error {
     /// A text that names no service.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// A file or text that is no key, secret or token.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The endpoint serves this service already.
     #[error("service {0} is served already")]
     AlreadyServed(ServiceName),

@@ -1,13 +1,23 @@
 //! Entry points of fuzzers (`fuzz/` in the sources). Not for programs.
 
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+
+use crate::endpoint::secure::sealed::{Secure, read};
+use crate::engine::admission::{Denial, Grants};
 use crate::engine::credit::{Credit, cost};
 use crate::engine::streams::{Incoming, Outgoing};
 use crate::engine::windows::{Granted, Own};
+use crate::security::handshake::{Initiator, Sealing, respond};
+use crate::security::keys::{KEY, PrivateKey};
+use crate::security::token::TokenSecret;
 use crate::wire::FormatError;
-use crate::wire::hello::{Hello, Refusal};
-use crate::wire::message::{Body, Kind, Message, WireItem};
+use crate::wire::hello::{Hello, NOISE_LENGTHS, Refusal, emit_noise, parse_noise};
+use crate::wire::message::{Body, Kind, Message, WireItem, sealed};
 use crate::wire::metadata::Metadata;
 use crate::wire::resolve::{Answer, Query};
+use crate::wire::token::Claims;
 
 /// First grant of the credit.
 const WINDOW: u64 = 1024;
@@ -50,6 +60,55 @@ fn formats(data: &[u8]) {
     again(data, Metadata::parse, Metadata::emit);
     let refusal = |octets: &[u8]| Refusal::parse(octets).map(|(_, refusal)| refusal);
     again(data, refusal, |it| it.emit());
+    let token = |octets: &[u8]| Claims::parse(octets).map(|(claims, _, hash)| (claims, hash));
+    again(data, token, |(claims, hash)| {
+        [&claims.emit(), &hash[..]].concat()
+    });
+    stranger(data);
+}
+
+/// A stranger without keys makes nothing that is authentic: no handshake, no sealed message, no first message, no token.
+fn stranger(data: &[u8]) {
+    static KEYS: OnceLock<(PrivateKey, Vec<u8>, Mutex<Secure>)> = OnceLock::new();
+    let (key, hello, secure) = KEYS.get_or_init(|| {
+        let key = PrivateKey::new([1; KEY]);
+        let hello = Hello {
+            version: 1,
+            handshake: true,
+            sealed: false,
+            instance: 1,
+            longest: 1024,
+            stream: 0,
+            credit: 0,
+        };
+        let hello = hello.emit();
+        let sealing = sealing(&key, &hello);
+        let secure = Mutex::new(Secure::new(sealing, false, true));
+        (key, hello, secure)
+    });
+    if let Ok(message) = parse_noise(data, NOISE_LENGTHS.0) {
+        let mut again = data[..hello.len()].to_vec();
+        emit_noise(&mut again, message);
+        assert!(data.starts_with(&again));
+        assert!(respond(key, (data, message), hello, |_| true).is_err());
+    }
+    let mut secure = secure.lock();
+    assert!(!matches!(read(Some(&mut secure), data), Ok(Ok(_))));
+    assert!(secure.awaits);
+    if sealed(data).is_some() {
+        assert!(read(None, data).is_err());
+    }
+    let secret = TokenSecret::new([2; KEY]);
+    let denied = secret.check(data, None);
+    assert!(matches!(denied, Err(Denial::Malformed | Denial::Forged)));
+}
+
+/// Keys of a handshake, at its Responder.
+fn sealing(key: &PrivateKey, hello: &[u8]) -> Sealing {
+    let begun = Initiator::begin(&PrivateKey::new([3; KEY]), &key.public(), hello);
+    let (_, message) = begun.expect("an Initiator of this key");
+    let answered = respond(key, (hello, &message), hello, |_| true);
+    answered.expect("an authentic message").0
 }
 
 fn again<T: PartialEq + std::fmt::Debug>(
@@ -71,6 +130,7 @@ struct End {
     outgoing: Outgoing,
     granted: Granted,
     own: Own<u64>,
+    grants: Grants,
     /// Cost of what was taken and is not consumed.
     kept: u64,
     /// Octets of the stream that were sent, and those that the peer has granted.
@@ -99,6 +159,7 @@ impl End {
             outgoing: Outgoing::new(0),
             granted: Granted::default(),
             own,
+            grants: Grants::new(),
             kept: 0,
             sent: (0, 0),
             came: (0, STREAM_WINDOW),
@@ -159,6 +220,24 @@ impl End {
                 self.incoming.stop();
                 self.stopped = true;
                 self.unread = 0;
+            }
+            // The clock moves.
+            Kind::Confirm => {
+                let _ = self.grants.permit(number, None, number);
+            }
+            Kind::Token(octets) => {
+                if let Ok((claims, _, _)) = Claims::parse(&octets) {
+                    let service = claims.service;
+                    self.grants.put(service, Ok(claims.clone()));
+                    let permitted = self.grants.permit(service, None, number);
+                    let is_open = claims.end == 0 || number < claims.end;
+                    let all = claims.methods.is_empty();
+                    assert_eq!(permitted.is_ok(), is_open && all);
+                    for method in claims.methods {
+                        let permitted = self.grants.permit(service, Some(method), number);
+                        assert_eq!(permitted.is_ok(), is_open);
+                    }
+                }
             }
         }
         Ok(())

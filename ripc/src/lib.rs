@@ -40,6 +40,7 @@ mod payload;
 mod resolver;
 #[cfg(feature = "tokio")]
 mod runtime;
+mod security;
 mod status;
 mod system;
 mod wire;
@@ -48,6 +49,7 @@ pub use dgiwarp::Region;
 pub use endpoint::client::{CallOptions, Client, PendingCall, StreamCall};
 pub use endpoint::config::{Config, Limits};
 pub use endpoint::driver::{Driver, Turned};
+pub use endpoint::secure::rights::Refused;
 pub use endpoint::service::{Incoming, Reply, Request};
 pub use endpoint::stream::{Broken, StreamReceiver, StreamSender};
 pub use endpoint::{Destination, Endpoint};
@@ -60,6 +62,9 @@ pub use resolver::StaticFile;
 pub use resolver::group::{Found, Group};
 #[cfg(feature = "tokio")]
 pub use runtime::Drive;
+pub use security::Security;
+pub use security::keys::{KeyError, PrivateKey, PublicKey};
+pub use security::token::{Permission, Token, TokenSecret};
 pub use status::{Code, Status};
 pub use wire::metadata::Metadata;
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::Error;
 
@@ -20,11 +20,23 @@ pub(crate) fn after(timeout: Duration) -> Option<Instant> {
 /// A number that nobody foresees.
 pub(crate) fn random() -> Result<u64, Error> {
     let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| Error::System {
+    fill_random(&mut bytes)?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+/// Fills with octets that nobody foresees.
+pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Error> {
+    getrandom::fill(bytes).map_err(|error| Error::System {
         what: "the system gives no randomness",
         source: io::Error::other(error),
-    })?;
-    Ok(u64::from_be_bytes(bytes))
+    })
+}
+
+/// Seconds since 1970-01-01 UTC.
+#[expect(clippy::disallowed_methods, reason = "the driver reads the clock")]
+pub(crate) fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// Makes this waker the one to wake. Returns another that was there, to be dropped without a lock.

@@ -73,7 +73,7 @@ impl Attempts<'_> {
             match begun {
                 Ok(call) => return Some(call),
                 Err(status) => {
-                    let fate = if status.code == Code::Unavailable {
+                    let fate = if matches!(status.code, Code::Unavailable | Code::Unauthenticated) {
                         Fate::Unsent
                     } else {
                         Fate::Replied
@@ -93,7 +93,11 @@ impl Attempts<'_> {
         let code = result.as_ref().err().map(|status| status.code);
         self.result = result;
         match (fate, code) {
-            (Fate::Unsent, Some(Code::Unavailable)) => false,
+            // No connection can be made, or none to the holder of the key.
+            (
+                Fate::Unsent,
+                Some(Code::Unavailable | Code::Unauthenticated | Code::PermissionDenied),
+            ) => false,
             // The instance goes away, or has too many calls.
             (Fate::Refused, Some(Code::Unavailable | Code::ResourceExhausted)) => false,
             (Fate::Lost, Some(Code::Unavailable)) => !self.plan.options.idempotent,

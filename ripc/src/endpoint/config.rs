@@ -3,7 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::secure::rights::{Identity, Rights};
+use crate::error::Error;
 use crate::resolver::group::Group;
+use crate::security::Security;
+use crate::security::token::{Token, TokenSecret};
 use crate::wire::hello::MESSAGE_LENGTHS;
 
 /// Limits of what an endpoint keeps and takes.
@@ -68,6 +72,13 @@ pub struct Config {
     pub threads: usize,
     /// Group in which services are announced and resolved. `None`: neither. Default [`Group::default`].
     pub group: Option<Group>,
+    /// Key of the endpoint, and keys of its peers. `None`, the default: connections without a handshake.
+    pub security: Option<Security>,
+    /// Secret of tokens for all services of the endpoint, without which none is called. `None`, the default: services need none, but for those of
+    /// [`Endpoint::require_tokens`](crate::Endpoint::require_tokens).
+    pub token_secret: Option<TokenSecret>,
+    /// Tokens that the endpoint presents to servers. Default none.
+    pub tokens: Vec<Token>,
     /// Limits.
     pub limits: Limits,
     /// The device.
@@ -81,6 +92,9 @@ impl Default for Config {
             listen: None,
             threads: processors.max(2),
             group: Some(Group::default()),
+            security: None,
+            token_secret: None,
+            tokens: Vec::new(),
             limits: Limits::default(),
             device: dgiwarp::Config::default(),
         }
@@ -102,5 +116,21 @@ impl Config {
     pub fn without_group(mut self) -> Self {
         self.group = None;
         self
+    }
+
+    /// The settings with a key: connections have a handshake.
+    #[must_use]
+    pub fn secured(mut self, security: Security) -> Self {
+        self.security = Some(security);
+        self
+    }
+
+    pub(super) fn rights(&self) -> Result<Rights, Error> {
+        let identity = self.security.clone().map(Identity::new).transpose()?;
+        let mut rights = Rights::new(identity, self.token_secret.clone());
+        for token in &self.tokens {
+            rights.add_token(token.clone());
+        }
+        Ok(rights)
     }
 }

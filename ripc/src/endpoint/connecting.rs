@@ -8,9 +8,9 @@ use dgiwarp::{ConnectionEvent, RcRequest, ReadDepths};
 use super::inbound::Clock;
 use super::peer::Phase;
 use super::progress::{NAP, Shared, TICK};
+use super::secure::rights::{Unwelcome, Welcome, greeted, rejected, welcome};
 use super::state::State;
-use crate::wire::VERSION;
-use crate::wire::hello::{Hello, Refusal};
+use crate::wire::hello::Refusal;
 use crate::wire::message::Kind;
 
 /// Silence after which a peer with calls pending is asked for a sign of life.
@@ -21,16 +21,37 @@ const DEPTHS: ReadDepths = ReadDepths { ird: 16, ord: 16 };
 impl Shared {
     /// Body of the thread that makes and takes connections, and keeps the time.
     pub(crate) fn connect(self: &Arc<Self>) {
-        let channel = self.lock().state.device.channel.clone();
+        let (channel, hello, identity) = {
+            let state = &self.lock().state;
+            let device = &state.device;
+            (
+                device.channel.clone(),
+                device.hello,
+                state.rights.identity.clone(),
+            )
+        };
         while !self.lock().state.closed {
             let due = self.lock().state.calls.poll_timeout();
             let left = due.map(|at| at.saturating_sub(self.clock().now));
             let event = channel.next_event(left.map_or(NAP, |left| left.clamp(TICK, NAP)));
+            // A handshake takes its time, and holds up nobody else.
+            let (request, event) = match event {
+                Some(ConnectionEvent::Request { request, .. }) => {
+                    let data = &request.request().private_data;
+                    let welcome = welcome(data, &hello, identity.as_deref());
+                    (Some((request, welcome)), None)
+                }
+                event => (None, event),
+            };
             let mut inner = self.lock();
             let clock = self.clock();
+            if let Some((request, welcome)) = request {
+                inner.state.requested(request, welcome, clock.now);
+            }
             if let Some(event) = event {
                 inner.state.event(event, clock);
             }
+            inner.state.expire_unconfirmed(clock.now);
             inner.state.expire(clock.now);
             inner.state.check_life(clock.now);
             self.wake(&mut inner);
@@ -42,7 +63,6 @@ impl State {
     fn event(&mut self, event: ConnectionEvent, clock: Clock) {
         let now = clock.now;
         match event {
-            ConnectionEvent::Request { request, .. } => self.requested(request, now),
             ConnectionEvent::Established {
                 context,
                 established,
@@ -51,31 +71,25 @@ impl State {
                     return;
                 };
                 if peer.target.is_some() {
-                    match Hello::parse(&established.private_data) {
-                        Ok(hello) if hello.version == VERSION => {
-                            peer.greet(&hello, self.limits.longest);
-                        }
-                        Ok(_) | Err(_) => {
-                            let reason = "the peer does not speak RIPC";
-                            return self.close(context, false, reason, now);
-                        }
+                    let identity = self.rights.identity.as_deref();
+                    let data = &established.private_data;
+                    if let Err((code, reason)) = greeted(peer, data, &self.device.hello, identity) {
+                        return self.close_as(context, false, code, reason, now);
                     }
                 }
-                peer.phase = Phase::Up;
+                let awaits = peer.secure.as_ref().is_some_and(|secure| secure.awaits);
+                peer.phase = if awaits {
+                    Phase::Unconfirmed
+                } else {
+                    Phase::Up
+                };
                 peer.last_heard = now;
                 peer.post_pieces();
                 self.flush(context, now);
             }
             ConnectionEvent::Rejected { context, rejection } => {
-                let reason = match Refusal::parse(&rejection.private_data) {
-                    Ok((version, Refusal::Version)) => {
-                        format!("the peer speaks version {version} only")
-                    }
-                    Ok((_, Refusal::Malformed)) => "the peer does not take our hello".to_owned(),
-                    Ok((_, Refusal::NoRoom)) => "the peer has no room for another".to_owned(),
-                    Err(_) => "the peer does not speak RIPC".to_owned(),
-                };
-                self.close(context, false, &reason, now);
+                let (code, reason) = rejected(&rejection.private_data);
+                self.close_as(context, false, code, &reason, now);
             }
             ConnectionEvent::Failed {
                 context,
@@ -93,17 +107,27 @@ impl State {
         }
     }
 
-    fn requested(&mut self, request: RcRequest, now: Duration) {
-        let hello = Hello::parse(&request.request().private_data);
+    fn requested(
+        &mut self,
+        request: RcRequest,
+        welcome: Result<Welcome, Unwelcome>,
+        now: Duration,
+    ) {
         let channel = self.device.channel.clone();
         let refuse = |request, refusal: Refusal| {
             // The peer sees the end of TCP where even this fails.
             let _ = channel.reject(request, &refusal.emit());
         };
-        let hello = match hello {
-            Ok(hello) => hello,
-            Err(crate::wire::FormatError::Version(_)) => return refuse(request, Refusal::Version),
-            Err(_) => return refuse(request, Refusal::Malformed),
+        let Welcome {
+            hello,
+            answer,
+            secure,
+        } = match welcome {
+            Ok(welcome) => welcome,
+            Err(reason) => {
+                self.rights.note(request.peer(), &reason);
+                return refuse(request, reason.refusal());
+            }
         };
         let known = !self.going_away && self.executions.connected(hello.instance, now);
         let key = self.new_peer(request.peer(), now);
@@ -113,11 +137,11 @@ impl State {
             }
             return refuse(request, Refusal::NoRoom);
         };
+        self.await_confirmation(key, secure, now);
         let Some(peer) = self.peers.get_mut(&key) else {
             return;
         };
         peer.greet(&hello, self.limits.longest);
-        let answer = self.device.hello.emit();
         if let Err(error) = channel.accept_and_tell(request, &peer.qp, DEPTHS, &answer, key) {
             let reason = format!("not accepted: {error}");
             self.close(key, false, &reason, now);

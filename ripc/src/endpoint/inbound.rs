@@ -1,14 +1,14 @@
 //! Messages of peers.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dgiwarp::{Access, Wc, WcOpcode, WcStatus};
+use dgiwarp::{Wc, WcOpcode, WcStatus};
 
-use super::peer::{GOING_AWAY, Out, Subject, TooManyPings, pieces};
+use super::peer::{GOING_AWAY, Out, Subject, TooManyPings};
+use super::secure::sealed::{BadSeal, Secure, read};
 use super::service::{Answer, Cancellation, Incoming, Job, Request, Route};
-use super::state::{About, Inbound, State, Then, Unread};
+use super::state::{About, Inbound, State, Then};
 use super::stream::StreamId;
 use super::work_id::WorkId;
 use crate::engine::calls::{Fate, Replied};
@@ -16,17 +16,16 @@ use crate::engine::credit::{Overdrawn, cost};
 use crate::engine::executions::Begin;
 use crate::engine::streams::BadPart;
 use crate::engine::windows::{BadWindow, check_windows};
-use crate::memory::take_place;
 use crate::names::{MethodId, ServiceId};
-use crate::payload::{Item, Payload};
+use crate::payload::Payload;
 use crate::status::{Code, Status};
 use crate::wire::FormatError;
-use crate::wire::message::{Body, Kind, Message, Streams, WireItem};
+use crate::wire::message::{Body, Kind, Streams, WireItem};
 use crate::wire::metadata::Metadata;
 
 /// Fault of a peer that ends its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum Violation {
+pub(super) enum Violation {
     #[error("malformed message: {0}")]
     Format(#[from] FormatError),
     #[error(transparent)]
@@ -35,6 +34,8 @@ enum Violation {
     Window(#[from] BadWindow),
     #[error(transparent)]
     Stream(#[from] BadPart),
+    #[error(transparent)]
+    Seal(#[from] BadSeal),
     #[error(transparent)]
     Pings(#[from] TooManyPings),
 }
@@ -95,6 +96,10 @@ impl State {
             Err(violation) => {
                 if let Some(peer) = self.peers.get(&key) {
                     tracing::warn!(address = %peer.address, %violation, "a peer breaks the protocol");
+                    let is_sealed = matches!(violation, Violation::Seal(_));
+                    if is_sealed || peer.secure.as_ref().is_some_and(|it| it.awaits) {
+                        self.rights.note(peer.address, &violation);
+                    }
                 }
                 let reason = format!("the peer broke the protocol ({violation})");
                 self.close(key, false, &reason, clock.now);
@@ -108,9 +113,9 @@ impl State {
         };
         peer.last_heard = clock.now;
         peer.pinged = None;
-        let message = Message::parse(bytes)?;
+        let (message, length) = read(peer.secure.as_mut(), bytes)??;
         peer.credit.granted(message.credit);
-        let cost = cost(bytes.len());
+        let cost = cost(length);
         if message.is_charged() {
             peer.credit.received(cost)?;
         }
@@ -155,15 +160,28 @@ impl State {
                 };
                 check_windows(&body, |window, length| peer.own.check(window, length, None))?;
                 peer.granted.add(&body.windows);
-                if from != 0 {
+                let to = ServiceId::of_wire(to);
+                let permitted = self.permit(key, to, None);
+                if from != 0 && permitted.is_ok() {
                     self.learned.insert(ServiceId::of_wire(from), key);
                 }
-                if self.inboxes.contains_key(&ServiceId::of_wire(to)) {
-                    self.take_items(key, about, body, clock)
-                } else {
+                if !self.inboxes.contains_key(&to) {
                     self.refuse(key, about, Code::Unimplemented, "no such service", clock);
                     Ok(())
+                } else if let Err(status) = permitted {
+                    self.refuse(key, about, status.code, &status.text, clock);
+                    Ok(())
+                } else {
+                    self.take_items(key, about, body, clock)
                 }
+            }
+            Kind::Confirm => {
+                self.confirmed(key);
+                Ok(())
+            }
+            Kind::Token(octets) => {
+                self.take_token(key, &octets);
+                Ok(())
             }
             Kind::Cancel => {
                 self.cancelled(key, number, clock);
@@ -217,6 +235,13 @@ impl State {
         check_windows(&body, |window, _| Err(BadWindow::Unknown(window)))?;
         Metadata::parse(&body.metadata)?;
         let caller = peer.instance;
+        if let Err(status) = self.permit(key, route.service, Some(route.method)) {
+            self.answer_status(number, &route, false, status);
+            return Ok(());
+        }
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return Ok(());
+        };
         let begun = self.executions.begin(caller, number, floor);
         if begun_is_new(&begun) && !body.windows.is_empty() {
             let granted = peer.granted_for.entry(number).or_default();
@@ -283,12 +308,21 @@ impl State {
     }
 
     fn answer_at_once(&mut self, number: u64, route: &Route, code: Code, text: &str) {
+        self.answer_status(
+            number,
+            route,
+            code != Code::Aborted,
+            Status::new(code, text),
+        );
+    }
+
+    fn answer_status(&mut self, number: u64, route: &Route, refused: bool, status: Status) {
         if let Some(peer) = self.peers.get_mut(&route.connection) {
             peer.queue.push_back(Out::Reply {
                 number,
-                status: code.number(),
-                refused: code != Code::Aborted,
-                payload: Arc::new(Payload::short(text)),
+                status: status.code.number(),
+                refused,
+                payload: Arc::new(Payload::short(status.text)),
                 consumes: route.cost,
             });
         }
@@ -420,7 +454,7 @@ impl State {
     }
 
     /// Refuses the items of a message.
-    fn refuse(&mut self, key: u64, about: About, code: Code, text: &str, clock: Clock) {
+    pub(super) fn refuse(&mut self, key: u64, about: About, code: Code, text: &str, clock: Clock) {
         match about {
             About::Call { caller, number } => {
                 self.finish(caller, number, &Status::new(code, text), clock);
@@ -439,131 +473,8 @@ impl State {
         }
     }
 
-    /// Reads the offered items of a message, or has it wait until there is room for them, and delivers it.
-    fn take_items(
-        &mut self,
-        key: u64,
-        about: About,
-        body: Body,
-        clock: Clock,
-    ) -> Result<(), Violation> {
-        let offered = |item: &WireItem| match item {
-            WireItem::Offered { length, .. } => Some(*length),
-            WireItem::Inline(_) | WireItem::Written { .. } => None,
-        };
-        let lengths = body.items.iter().filter_map(offered);
-        let longest = lengths.clone().max().unwrap_or(0);
-        let sum = lengths.fold(0, u64::saturating_add);
-        if longest > self.limits.item || sum > self.limits.reading {
-            let text = format!(
-                "an item of {longest} bytes is too long: at most {} are taken",
-                self.limits.item
-            );
-            self.refuse(key, about, Code::ResourceExhausted, &text, clock);
-            return Ok(());
-        }
-        if sum > 0 && (self.reading + sum > self.limits.reading || !self.unread.is_empty()) {
-            self.unread.push_back(Unread {
-                connection: key,
-                about,
-                body,
-            });
-            return Ok(());
-        }
-        self.read(key, about, body, sum, clock)
-    }
-
-    /// Goes on with messages that waited for room.
-    fn read_more(&mut self, clock: Clock) {
-        while let Some(unread) = self.unread.pop_front() {
-            let offered = |item: &WireItem| match item {
-                WireItem::Offered { length, .. } => *length,
-                WireItem::Inline(_) | WireItem::Written { .. } => 0,
-            };
-            let sum: u64 = unread.body.items.iter().map(offered).sum();
-            if self.reading + sum > self.limits.reading {
-                self.unread.push_front(unread);
-                return;
-            }
-            let key = unread.connection;
-            if let Err(violation) = self.read(key, unread.about, unread.body, sum, clock) {
-                self.close(key, false, &violation.to_string(), clock.now);
-            }
-        }
-    }
-
-    fn read(
-        &mut self,
-        key: u64,
-        about: About,
-        body: Body,
-        sum: u64,
-        clock: Clock,
-    ) -> Result<(), Violation> {
-        let Some(peer) = self.peers.get_mut(&key) else {
-            return Ok(());
-        };
-        let takes_places = matches!(about, About::Message { .. });
-        let mut payload = Payload {
-            metadata: Metadata::parse(&body.metadata)?,
-            items: Vec::with_capacity(body.items.len()),
-        };
-        let mut reads = VecDeque::new();
-        let mut memory = Vec::new();
-        for item in body.items {
-            match item {
-                WireItem::Inline(octets) => payload.items.push(Item::Short(octets)),
-                WireItem::Written { window, length } => {
-                    // It was checked before, and its key ends here.
-                    let registered = peer.own.take(window).ok_or(BadWindow::Unknown(window))?;
-                    drop(registered.mr);
-                    let mut block = registered.block;
-                    block.truncate(usize::try_from(length).unwrap_or(usize::MAX));
-                    payload.items.push(Item::Long(block));
-                }
-                WireItem::Offered {
-                    key: name,
-                    address,
-                    length,
-                } => {
-                    let length = usize::try_from(length).unwrap_or(usize::MAX);
-                    let place = takes_places.then(|| take_place(&mut self.places, length));
-                    let place = place.flatten();
-                    let block = match place {
-                        Some(block) => Ok(block),
-                        None => self.pool.block(length),
-                    };
-                    let registered = block
-                        .ok()
-                        .and_then(|block| peer.register(block, Access::LOCAL_WRITE).ok());
-                    let Some(registered) = registered else {
-                        let text = "no memory for a long item";
-                        self.refuse(key, about, Code::ResourceExhausted, text, clock);
-                        return Ok(());
-                    };
-                    payload.items.push(Item::Long(registered.block.clone()));
-                    reads.extend(pieces(memory.len(), length, name, address, false));
-                    memory.push(registered);
-                }
-            }
-        }
-        let read = !reads.is_empty();
-        let inbound = Inbound {
-            about,
-            payload,
-            read,
-        };
-        if !read {
-            self.deliver(key, inbound, clock);
-        } else {
-            self.reading += sum;
-            peer.transfer(reads, memory, Then::Deliver(Box::new(inbound), sum));
-        }
-        Ok(())
-    }
-
     /// Gives the program a message that is whole.
-    fn deliver(&mut self, key: u64, inbound: Inbound, clock: Clock) {
+    pub(super) fn deliver(&mut self, key: u64, inbound: Inbound, clock: Clock) {
         match inbound.about {
             About::Call { caller, number } => {
                 let Some(route) = self.routes.get(&(caller, number)) else {
@@ -580,6 +491,7 @@ impl State {
                     method: route.method,
                     payload: inbound.payload,
                     caller: peer.address,
+                    client: peer.secure.as_ref().map(Secure::peer),
                     deadline: route.deadline.map(|at| clock.start + at),
                     cancelled: Arc::clone(&route.cancelled),
                 };

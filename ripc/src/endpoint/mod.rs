@@ -6,8 +6,10 @@ pub(crate) mod config;
 mod connecting;
 pub(crate) mod driver;
 mod inbound;
+mod items;
 mod peer;
 mod progress;
+pub(crate) mod secure;
 pub(crate) mod service;
 mod state;
 pub(crate) mod stream;
@@ -22,8 +24,10 @@ use std::time::Duration;
 use dgiwarp::{Access, Buffer, ChannelListener, MpaConfig, Rnic, SrqAttr};
 
 use self::config::Config;
+use self::items::inside::check_inside;
 use self::peer::Out;
 use self::progress::{RECEIVES, Receives, Shared};
+use self::secure::rights::Refused;
 use self::service::{Handler, Incoming, Reply, Request, Service};
 use self::state::{CQ_DEPTH, Device, State};
 use crate::error::Error;
@@ -31,6 +35,8 @@ use crate::memory::{Block, Pool};
 use crate::names::{ServiceId, ServiceName};
 use crate::payload::Payload;
 use crate::resolver::group::{Announced, Responder};
+use crate::security::Security;
+use crate::security::token::{Token, TokenSecret};
 use crate::status::{Code, Status};
 use crate::system::{after, random};
 use crate::wire::VERSION;
@@ -74,6 +80,8 @@ impl Endpoint {
     /// [`Error::Device`] where the address cannot be listened on, [`Error::System`] without memory, threads or randomness.
     pub fn open(config: Config) -> Result<Self, Error> {
         let limits = config.limits.checked();
+        let rights = config.rights()?;
+        let handshake = config.security.as_ref();
         let instance = random()?.max(1);
         let rnic = Rnic::open(config.device.clone())?;
         let pd = rnic.alloc_pd();
@@ -99,6 +107,8 @@ impl Endpoint {
         let listener = listener.transpose()?;
         let hello = Hello {
             version: VERSION,
+            handshake: handshake.is_some(),
+            sealed: handshake.is_some_and(Security::seals),
             instance,
             longest: u32::try_from(limits.longest).unwrap_or(u32::MAX),
             stream: limits.stream,
@@ -112,7 +122,10 @@ impl Endpoint {
             mpa,
             hello,
         };
-        let shared = Shared::new(State::new(device, limits, Arc::clone(&pool)), receives);
+        let shared = Shared::new(
+            State::new(device, limits, rights, Arc::clone(&pool)),
+            receives,
+        );
         spawn("ripc-helper", &shared, Shared::help)?;
         spawn("ripc-connect", &shared, Shared::connect)?;
         let mut handle = Handle {
@@ -268,7 +281,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// `UNAVAILABLE` where there is no connection and none can be begun, `NOT_FOUND` where no message of the destination has come, `INVALID_ARGUMENT`
-    /// for too many items or windows.
+    /// for too many items or windows, `FAILED_PRECONDITION` for long items where all messages are [sealed](crate::Security::sealed), as far as the connection
+    /// is made: else they are lost.
     pub fn send(
         &self,
         from: ServiceId,
@@ -297,6 +311,7 @@ impl Endpoint {
         };
         let number = state.calls.number();
         if let Some(peer) = state.peers.get_mut(&key) {
+            check_inside(peer, &payload)?;
             peer.queue.push_back(Out::Message {
                 number,
                 to: to.number(),
@@ -364,6 +379,29 @@ impl Endpoint {
         });
         self.handle.end();
         ended.is_some()
+    }
+
+    /// Requires a token of this secret for each call of a service, and for messages to it. To be called before the service is served.
+    ///
+    /// # Errors
+    /// [`Error::Name`] for a text that names no service.
+    pub fn require_tokens(&self, service: &str, secret: TokenSecret) -> Result<(), Error> {
+        let name: ServiceName = service.parse()?;
+        let mut inner = self.shared().lock();
+        inner.state.rights.secrets.insert(name.id, secret);
+        Ok(())
+    }
+
+    /// Presents this token to endpoints that serve its service, from the next call on. It takes the place of an earlier one for the service.
+    pub fn add_token(&self, token: Token) {
+        self.shared().lock().state.rights.add_token(token);
+    }
+
+    /// Connections of peers that were refused since the last time, 64 at most: the latest.
+    #[must_use]
+    pub fn take_refused(&self) -> Vec<Refused> {
+        let mut inner = self.shared().lock();
+        std::mem::take(&mut inner.state.rights.refused).into()
     }
 
     fn shared(&self) -> &Arc<Shared> {

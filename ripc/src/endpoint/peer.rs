@@ -9,12 +9,15 @@ use dgiwarp::{
     Access, Buffer, Cq, Mr, Pd, QpAttr, RcOperation, RcOptions, RcQp, RcQpAttr, RcSendWr, Rnic, Srq,
 };
 
+use super::secure::sealed::Secure;
 use super::stream::StreamId;
 use super::work_id::{MAX_COUNT, WorkId};
+use crate::engine::admission::{Grants, Presented};
 use crate::engine::credit::{Credit, cost};
 use crate::engine::windows::{Granted, Own};
 use crate::memory::Block;
 use crate::payload::Payload;
+use crate::security::handshake::Initiator;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Kind, Message, Window};
 
@@ -56,6 +59,8 @@ pub(crate) enum Subject {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Connecting,
+    /// Its handshake is not confirmed.
+    Unconfirmed,
     Up,
 }
 
@@ -134,6 +139,14 @@ pub(crate) struct Peer<T> {
     pub(crate) instance: u64,
     /// Longest message that the peer takes, in octets.
     pub(crate) longest: usize,
+    /// Handshake that waits for the Reply.
+    pub(crate) initiator: Option<Initiator>,
+    /// Keys of the handshake.
+    pub(crate) secure: Option<Secure>,
+    /// Tokens of the peer.
+    pub(crate) grants: Grants,
+    /// Tokens of this endpoint that the peer has.
+    pub(crate) presented: Presented,
     pub(crate) credit: Credit,
     pub(crate) queue: VecDeque<Out>,
     /// First grant of the peer to each stream, in octets; 0: it takes none.
@@ -209,6 +222,10 @@ impl<T> Peer<T> {
             address,
             instance: 0,
             longest,
+            initiator: None,
+            secure: None,
+            grants: Grants::new(),
+            presented: Presented::new(),
             credit: Credit::new(0, credit),
             queue: VecDeque::new(),
             stream: 0,
@@ -239,10 +256,17 @@ impl<T> Peer<T> {
         })
     }
 
-    /// Takes the peer's hello.
+    /// Whether all messages are sealed, so that nothing is written or read beside them.
+    pub(crate) fn seals_all(&self) -> bool {
+        self.secure.as_ref().is_some_and(|secure| secure.all)
+    }
+
+    /// Takes the peer's hello, after the keys.
     pub(crate) fn greet(&mut self, hello: &Hello, longest: usize) {
         self.instance = hello.instance;
-        self.longest = longest.min(usize::try_from(hello.longest).unwrap_or(longest));
+        let longest = longest.min(usize::try_from(hello.longest).unwrap_or(longest));
+        let secure = self.secure.as_ref();
+        self.longest = secure.map_or(longest, |secure| secure.longest(longest));
         self.credit.granted(hello.credit);
         self.stream = hello.stream.into();
     }
@@ -289,7 +313,11 @@ impl<T> Peer<T> {
         message.emit(&mut bytes);
         let pays = !message.is_charged() || self.credit.charge(cost(bytes.len()));
         if pays {
-            self.send(&bytes);
+            let secure = self.secure.as_mut();
+            match secure.map_or(Ok(()), |secure| secure.seal(&message, &mut bytes)) {
+                Ok(()) => self.send(&bytes),
+                Err(error) => tracing::error!(%error, "a message was not sealed"),
+            }
             self.credit.announced();
         }
         self.message = bytes;

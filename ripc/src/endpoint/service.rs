@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::memory::{Block, Pool};
 use crate::names::{MethodId, ServiceId, ServiceName};
 use crate::payload::Payload;
+use crate::security::keys::PublicKey;
 use crate::status::Status;
 use crate::system::replace_waker;
 
@@ -51,6 +52,8 @@ pub struct Request {
     pub payload: Payload,
     /// Address of the caller.
     pub caller: SocketAddr,
+    /// Key of the caller, which it proved when it connected. `None` without a handshake.
+    pub client: Option<PublicKey>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancelled: Arc<Cancellation>,
 }

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use dgiwarp::{Access, ConnectionChannel, Cq, MpaConfig, Srq};
+use dgiwarp::{ConnectionChannel, Cq, MpaConfig, Srq};
 use rustc_hash::FxHashMap;
 
 use super::config::Limits;
-use super::peer::{Out, Parts, Peer, Piece, Registered, Subject, pieces};
+use super::items::lower::{Lowered, lower};
+use super::peer::{Out, Parts, Peer, Subject};
+use super::secure::rights::{Rights, present};
 use super::service::{Answer, Inbox, Jobs, Route, Service};
 use super::stream::{Stream, StreamId};
 use crate::engine::calls::{Calls, Expired, Fate, Lost, Sending};
@@ -18,10 +20,10 @@ use crate::engine::executions::Executions;
 use crate::engine::windows::Granted;
 use crate::memory::{Block, Pool};
 use crate::names::{MethodId, ServiceId};
-use crate::payload::{Item, Payload};
+use crate::payload::Payload;
 use crate::status::{Code, Status};
 use crate::wire::hello::Hello;
-use crate::wire::message::{Body, Kind, Message, WireItem, overhead};
+use crate::wire::message::{Body, Kind, Message};
 
 /// Completions of the queue that an endpoint begins with.
 pub(crate) const CQ_DEPTH: usize = 1024;
@@ -109,6 +111,7 @@ pub(crate) struct State {
     pub(crate) cq_depth: usize,
     pub(crate) device: Device,
     pub(crate) limits: Limits,
+    pub(crate) rights: Rights,
     pub(crate) pool: Arc<Pool>,
     pub(crate) calls: Calls,
     pub(crate) pending: FxHashMap<u64, Pending>,
@@ -143,11 +146,12 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(device: Device, limits: Limits, pool: Arc<Pool>) -> Self {
+    pub(crate) fn new(device: Device, limits: Limits, rights: Rights, pool: Arc<Pool>) -> Self {
         Self {
             cq_depth: CQ_DEPTH,
             device,
             limits,
+            rights,
             pool,
             calls: Calls::new(),
             pending: FxHashMap::default(),
@@ -243,14 +247,15 @@ impl State {
                 } => {
                     let mut granted = std::mem::take(&mut peer.granted);
                     let subject = Subject::Message(number);
-                    let count = windows.len();
+                    let count = if peer.seals_all() { 0 } else { windows.len() };
                     let lowered = lower(peer, &self.pool, subject, &payload, count, &mut granted);
                     peer.granted = granted;
                     if let Ok(mut lowered) = lowered {
-                        let windows = windows.into_iter();
+                        let windows = windows.into_iter().take(count);
                         let windows = windows.filter_map(|block| peer.grant(block, None));
                         lowered.body.windows = windows.collect();
                         lowered.send(peer, number, |body| Kind::Message { to, from, body });
+                        present(&self.rights, peer, ServiceId::of_wire(to));
                     }
                 }
             }
@@ -279,7 +284,13 @@ impl State {
             return;
         };
         let payload = Arc::clone(&pending.payload);
-        let rooms = pending.rooms.iter();
+        // Where all messages are sealed, the reply has its items inside.
+        let granted = if peer.seals_all() {
+            0
+        } else {
+            pending.rooms.len()
+        };
+        let rooms = pending.rooms.iter().take(granted);
         let windows = rooms.filter_map(|room| self.pool.window(key, *room).ok());
         let windows: Vec<_> = windows
             .filter_map(|block| peer.grant(block, Some(number)))
@@ -300,6 +311,7 @@ impl State {
                     floor,
                     body,
                 });
+                present(&self.rights, peer, pending.service);
             }
             Err(status) => {
                 self.calls.reply(number);
@@ -392,11 +404,24 @@ impl State {
 
     /// Ends a connection. Calls on it are made again where they may be.
     pub(crate) fn close(&mut self, key: u64, may_retry: bool, reason: &str, now: Duration) {
+        self.close_as(key, may_retry, Code::Unavailable, reason, now);
+    }
+
+    /// As [`close`](Self::close), with the code of calls that end with it.
+    pub(crate) fn close_as(
+        &mut self,
+        key: u64,
+        may_retry: bool,
+        code: Code,
+        reason: &str,
+        now: Duration,
+    ) {
         let Some(peer) = self.peers.remove(&key) else {
             return;
         };
         tracing::debug!(address = %peer.address, reason, "a connection is over");
         self.by_qpn.remove(&peer.qp.qpn());
+        self.rights.unconfirmed.remove(key);
         if let Some(target) = peer.target
             && self.by_target.get(&target) == Some(&key)
         {
@@ -445,7 +470,7 @@ impl State {
                     if let Some(pending) = self.pending.get_mut(&number) {
                         pending.fate = if sent { Fate::Lost } else { Fate::Unsent };
                     }
-                    let status = Status::new(Code::Unavailable, format!("{reason}: {fate}"));
+                    let status = Status::new(code, format!("{reason}: {fate}"));
                     self.end(number, Err(status));
                 }
                 // Read, and not whole: `lose` has ended it. Or given up by the program.
@@ -505,6 +530,7 @@ impl State {
         if let Some(key) = self.by_target.get(&target) {
             return Ok(*key);
         }
+        let (data, initiator) = self.rights.greet(&self.device.hello, target)?;
         let unavailable = |error: &dyn std::fmt::Display| {
             Status::new(
                 Code::Unavailable,
@@ -516,11 +542,11 @@ impl State {
             .map_err(|error| unavailable(&error))?;
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.target = Some(target);
+            peer.initiator = initiator;
             let device = &self.device;
-            let hello = device.hello.emit();
             let begun = device
                 .channel
-                .connect(&peer.qp, target, &device.mpa, &hello, key);
+                .connect(&peer.qp, target, &device.mpa, &data, key);
             if let Err(error) = begun {
                 self.by_qpn.remove(&peer.qp.qpn());
                 self.peers.remove(&key);
@@ -565,106 +591,4 @@ impl State {
         self.peers.insert(key, peer);
         Ok(key)
     }
-}
-
-/// A body whose long items are written or offered.
-struct Lowered {
-    body: Body,
-    pieces: VecDeque<Piece>,
-    memory: Vec<Registered>,
-}
-
-impl Lowered {
-    fn text(text: &str) -> Self {
-        let text = &text[..text.floor_char_boundary(200)];
-        Self {
-            body: Body {
-                items: vec![WireItem::Inline(text.into())],
-                ..Body::default()
-            },
-            pieces: VecDeque::new(),
-            memory: Vec::new(),
-        }
-    }
-
-    /// Queues the message before all others, or behind its transfer.
-    fn send(self, peer: &mut Connection, number: u64, kind: impl FnOnce(Body) -> Kind) {
-        let message = Message {
-            number,
-            credit: 0,
-            kind: kind(self.body),
-        };
-        if self.pieces.is_empty() {
-            peer.queue.push_front(Out::Ready(message));
-        } else {
-            peer.transfer(self.pieces, self.memory, Then::Post(message));
-        }
-    }
-}
-
-/// Makes the items of a payload those of a message: inline as far as they fit, else written into windows, else offered.
-fn lower(
-    peer: &mut Connection,
-    pool: &Arc<Pool>,
-    subject: Subject,
-    payload: &Payload,
-    windows: usize,
-    granted: &mut Granted,
-) -> Result<Lowered, Status> {
-    let metadata = payload.metadata.emit();
-    let fixed = overhead(windows, payload.items.len(), metadata.len());
-    let mut room = peer.longest.saturating_sub(fixed);
-    let mut lowered = Lowered {
-        body: Body {
-            metadata,
-            ..Body::default()
-        },
-        pieces: VecDeque::new(),
-        memory: Vec::new(),
-    };
-    let no_memory = |_| Status::new(Code::ResourceExhausted, "no memory for a long item");
-    let no_region = |_| Status::new(Code::ResourceExhausted, "memory cannot be registered");
-    for item in &payload.items {
-        let block = match item {
-            Item::Short(octets) if octets.len() <= room => {
-                room -= octets.len();
-                lowered.body.items.push(WireItem::Inline(octets.clone()));
-                continue;
-            }
-            Item::Short(octets) => {
-                let block = pool.block(octets.len()).map_err(no_memory)?;
-                // It was made for them.
-                let _ = block.write(0, octets);
-                block
-            }
-            Item::Long(block) if block.is_empty() => {
-                lowered.body.items.push(WireItem::Inline(Vec::new()));
-                continue;
-            }
-            Item::Long(block) => block.clone(),
-        };
-        let length = block.len();
-        if let Some(window) = granted.take(length as u64) {
-            let memory = peer.register(block, Access::empty()).map_err(no_region)?;
-            let index = lowered.memory.len();
-            lowered.memory.push(memory);
-            let writes = pieces(index, length, window.key, window.address, true);
-            lowered.pieces.extend(writes);
-            lowered.body.items.push(WireItem::Written {
-                window: window.number,
-                length: length as u64,
-            });
-        } else {
-            let memory = peer
-                .register(block, Access::REMOTE_READ)
-                .map_err(no_region)?;
-            lowered.body.items.push(WireItem::Offered {
-                key: memory.mr.rkey(),
-                address: memory.mr.addr(),
-                length: length as u64,
-            });
-            peer.offers.entry(subject).or_default().push(memory);
-        }
-    }
-    Ok(lowered)
 }

@@ -1,5 +1,6 @@
 //! Rules of the protocol as state machines: the time goes in as an argument, and nothing here opens a socket.
 
+pub(crate) mod admission;
 pub(crate) mod balance;
 pub(crate) mod calls;
 pub(crate) mod credit;

@@ -1,15 +1,16 @@
 //! The examples of `rfc-notes/ripc.md` are what this code emits and parses.
 
-use super::hello::{Hello, Refusal};
+use super::hello::{Hello, Refusal, emit_noise, parse_noise};
 use super::message::{Body, Direction, Kind, Message, Streams, Window, WireItem};
 use super::resolve::{Answer, Query};
+use super::token::Claims;
 use super::{VERSION, metadata::Metadata};
 use crate::{MethodId, ServiceId};
 
 const SPECIFICATION: &str = include_str!("../../../rfc-notes/ripc.md");
 
 /// Octets of the example with this name.
-fn example(name: &str) -> Vec<u8> {
+pub(crate) fn example(name: &str) -> Vec<u8> {
     let begin = format!("\n```{name}\n");
     let (_, rest) = SPECIFICATION.split_once(&begin).expect(name);
     let (text, _) = rest.split_once("```").unwrap();
@@ -31,6 +32,8 @@ fn check(name: &str, message: &Message) {
 fn handshake() {
     let hello = Hello {
         version: VERSION,
+        handshake: false,
+        sealed: false,
         instance: 0x0123_4567_89ab_cdef,
         longest: 8192,
         stream: 128 << 10,
@@ -48,9 +51,58 @@ fn handshake() {
         bytes[at] = wrong;
         assert!(Hello::parse(&bytes).is_err(), "{at}");
     }
+    for refusal in [
+        Refusal::Malformed,
+        Refusal::NoRoom,
+        Refusal::HandshakeRequired,
+        Refusal::HandshakeFailed,
+        Refusal::UnknownKey,
+    ] {
+        assert_eq!(Refusal::parse(&refusal.emit()), Ok((1, refusal)));
+    }
+    assert!(Refusal::parse(b"RIPC\0\x01\0\x07").is_err());
     let mut nobody = example("hello");
     nobody[8..16].fill(0);
     assert!(Hello::parse(&nobody).is_err());
+}
+
+#[test]
+fn handshake_messages() {
+    for (name, length) in [("handshake-request", 96), ("handshake-reply", 80)] {
+        let octets = example(name);
+        let hello = Hello::parse(&octets).unwrap();
+        assert!(hello.handshake);
+        assert_eq!(hello.sealed, length == 80);
+        let mut again = hello.emit();
+        let message = parse_noise(&octets, length).unwrap();
+        emit_noise(&mut again, message);
+        assert_eq!(again, octets, "{name}");
+        assert!(parse_noise(&octets, length + 1).is_err());
+        for end in 0..octets.len() {
+            assert!(parse_noise(&octets[..end], length).is_err(), "{end}");
+        }
+    }
+    // Without the handshake nothing is sealed.
+    let mut hello = example("hello");
+    hello[7] = 2;
+    assert!(!Hello::parse(&hello).unwrap().sealed);
+}
+
+#[test]
+fn tokens() {
+    let octets = example("token");
+    let (claims, covered, hash) = Claims::parse(&octets).unwrap();
+    assert_eq!(claims.service, ServiceId::named("kv").number());
+    assert_eq!(claims.methods, [MethodId::named("get").number()]);
+    assert_eq!(claims.end, 2_000_000_000);
+    assert_eq!(claims.emit(), covered);
+    assert_eq!([covered, &hash[..]].concat(), octets);
+    let message = Message {
+        number: 0,
+        credit: 1 << 20,
+        kind: Kind::Token(octets),
+    };
+    check("token-message", &message);
 }
 
 #[test]

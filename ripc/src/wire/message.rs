@@ -10,17 +10,22 @@ const ADDRESSED: usize = 16;
 const DONE: usize = 8;
 const STREAM: usize = 8;
 const GRANT: usize = 16;
+const TOKEN: usize = 8;
 /// Flags of a CALL.
 const TAKES_STREAM: u8 = 1;
 const HAS_STREAM: u8 = 2;
 /// Flag of a REPLY.
 const REFUSED: u8 = 1;
+/// First octet of a sealed message.
+const SEALED: u8 = 12;
 const ELEMENT: usize = 24;
 
 /// Most items of a message.
 pub(crate) const MAX_ITEMS: usize = 64;
 /// Most windows of a message.
 pub(crate) const MAX_WINDOWS: usize = 16;
+/// Most octets of the token of a TOKEN.
+pub(crate) const MAX_TOKEN: usize = 512;
 /// Most octets of metadata.
 pub(crate) const MAX_METADATA: usize = 2048;
 
@@ -120,6 +125,10 @@ pub(crate) enum Kind {
         /// Octets since the stream began.
         granted: u64,
     },
+    /// The Initiator has its keys.
+    Confirm,
+    /// A token, not read yet.
+    Token(Vec<u8>),
 }
 
 /// One message.
@@ -239,6 +248,14 @@ impl Message {
                 };
                 (kind, rest)
             }
+            13 => (Kind::Confirm, rest),
+            14 => {
+                let (fields, rest) = split_header::<TOKEN>(rest)?;
+                let length = u16_at::<0, TOKEN>(fields);
+                check("token", length.into(), MAX_TOKEN as u64)?;
+                let (octets, rest) = split(rest, length.into())?;
+                (Kind::Token(octets.to_vec()), rest)
+            }
             kind => return Err(FormatError::Kind(kind)),
         };
         if !rest.is_empty() {
@@ -266,6 +283,8 @@ impl Message {
             Kind::GoAway => (9, 0, &none),
             Kind::Stream { .. } => (10, 0, &none),
             Kind::Grant { .. } => (11, 0, &none),
+            Kind::Confirm => (13, 0, &none),
+            Kind::Token(_) => (14, 0, &none),
         };
         let flags = match &self.kind {
             Kind::Call { streams, .. } => {
@@ -325,12 +344,19 @@ impl Message {
                 out.extend([direction.number(), u8::from(*stop), 0, 0, 0, 0, 0, 0]);
                 out.extend(granted.to_be_bytes());
             }
+            Kind::Token(octets) => {
+                let length = u16::try_from(octets.len()).unwrap_or(u16::MAX);
+                out.extend(length.to_be_bytes());
+                out.extend([0; TOKEN - 2]);
+                out.extend(octets);
+            }
             Kind::Reply { .. }
             | Kind::Credit
             | Kind::Cancel
             | Kind::Ping
             | Kind::Pong
-            | Kind::GoAway => {}
+            | Kind::GoAway
+            | Kind::Confirm => {}
         }
         body.emit(out);
     }
@@ -346,9 +372,40 @@ impl Message {
             | Kind::Pong
             | Kind::GoAway
             | Kind::Stream { .. }
-            | Kind::Grant { .. } => false,
+            | Kind::Grant { .. }
+            | Kind::Confirm
+            | Kind::Token(_) => false,
         }
     }
+
+    /// Whether it is sealed behind every handshake.
+    pub(crate) fn is_secret(&self) -> bool {
+        matches!(self.kind, Kind::Confirm | Kind::Token(_))
+    }
+
+    /// Whether all that it has is inside of it: no window, and inline items alone.
+    pub(crate) fn is_whole(&self) -> bool {
+        let (Kind::Call { body, .. } | Kind::Reply { body, .. } | Kind::Message { body, .. }) =
+            &self.kind
+        else {
+            return true;
+        };
+        let is_inline = |item: &WireItem| matches!(item, WireItem::Inline(_));
+        body.windows.is_empty() && body.items.iter().all(is_inline)
+    }
+}
+
+/// Octets of a sealed message before its transport message.
+pub(crate) const SEALED_HEADER: usize = 8;
+
+/// The transport message of a sealed message; `None` of a message of another kind.
+pub(crate) fn sealed(bytes: &[u8]) -> Option<Result<&[u8], FormatError>> {
+    (bytes.first() == Some(&SEALED)).then(|| Ok(split(bytes, SEALED_HEADER)?.1))
+}
+
+/// Header of a sealed message.
+pub(crate) const fn sealed_header() -> [u8; SEALED_HEADER] {
+    [SEALED, 0, 0, 0, 0, 0, 0, 0]
 }
 
 struct Counts {
@@ -533,6 +590,8 @@ mod tests {
                     granted,
                 }
             }),
+            Just(Kind::Confirm),
+            vec(any::<u8>(), 0..MAX_TOKEN).prop_map(Kind::Token),
         ]
     }
 
@@ -552,7 +611,7 @@ mod tests {
         }
 
         #[test]
-        fn any_octets_are_parsed(mut bytes in vec(any::<u8>(), 0..400), kind in 0..14_u8) {
+        fn any_octets_are_parsed(mut bytes in vec(any::<u8>(), 0..400), kind in 0..17_u8) {
             let _ = Message::parse(&bytes);
             if let Some(first) = bytes.first_mut() {
                 *first = kind;

@@ -4,9 +4,10 @@ pub(crate) mod hello;
 pub(crate) mod message;
 pub(crate) mod metadata;
 pub(crate) mod resolve;
+pub(crate) mod token;
 
 #[cfg(test)]
-mod examples;
+pub(crate) mod examples;
 
 use dgiwarp_codec::Truncated;
 

@@ -28,14 +28,14 @@ fn hello(instance: u64) -> Vec<u8> {
     hello
 }
 
-fn header(kind: u8, items: u8, windows: u8, number: u64) -> Vec<u8> {
+pub(crate) fn header(kind: u8, items: u8, windows: u8, number: u64) -> Vec<u8> {
     let mut message = vec![kind, 0, items, windows, 0, 0, 0, 0];
     message.extend(number.to_be_bytes());
     message.extend((1_u64 << 20).to_be_bytes());
     message
 }
 
-fn call(items: u8, windows: u8, number: u64, service: &str) -> Vec<u8> {
+pub(crate) fn call(items: u8, windows: u8, number: u64, service: &str) -> Vec<u8> {
     let mut message = header(1, items, windows, number);
     message.extend(ServiceId::named(service).number().to_be_bytes());
     message.extend(ECHO.number().to_be_bytes());
@@ -43,7 +43,7 @@ fn call(items: u8, windows: u8, number: u64, service: &str) -> Vec<u8> {
     message
 }
 
-fn element(kind: u8, name: u32, address: u64, length: u64) -> Vec<u8> {
+pub(crate) fn element(kind: u8, name: u32, address: u64, length: u64) -> Vec<u8> {
     let mut element = vec![kind, 0, 0, 0];
     element.extend(name.to_be_bytes());
     element.extend(address.to_be_bytes());
@@ -51,7 +51,7 @@ fn element(kind: u8, name: u32, address: u64, length: u64) -> Vec<u8> {
     element
 }
 
-fn window(number: u32, key: u32, address: u64, length: u64) -> Vec<u8> {
+pub(crate) fn window(number: u32, key: u32, address: u64, length: u64) -> Vec<u8> {
     let mut window = number.to_be_bytes().to_vec();
     window.extend(key.to_be_bytes());
     window.extend(address.to_be_bytes());
@@ -59,17 +59,21 @@ fn window(number: u32, key: u32, address: u64, length: u64) -> Vec<u8> {
     window
 }
 
-/// A queue pair with memory, on a device of its own.
-struct Raw {
-    qp: RcQp,
+/// A queue pair with memory.
+pub(crate) struct Raw {
+    pub(crate) qp: RcQp,
     cq: Cq,
     memory: Buffer,
     mr: Mr,
 }
 
 impl Raw {
-    fn new() -> Self {
-        let rnic = Rnic::open(dgiwarp::Config::default()).unwrap();
+    /// On a device of its own.
+    pub(crate) fn new() -> Self {
+        Self::on(&Rnic::open(dgiwarp::Config::default()).unwrap())
+    }
+
+    pub(crate) fn on(rnic: &Rnic) -> Self {
         let pd: Pd = rnic.alloc_pd();
         let cq = rnic.create_cq(1024).unwrap();
         let qp = pd
@@ -91,7 +95,7 @@ impl Raw {
         raw.qp.connect(to, &mpa, hello).map(|_| raw)
     }
 
-    fn send(&self, message: &[u8]) {
+    pub(crate) fn send(&self, message: &[u8]) {
         let start = RECEIVES * ROOM;
         self.memory.write(start, message);
         let sges = [self.mr.sge(start..start + message.len())];
@@ -106,7 +110,7 @@ impl Raw {
         }
     }
 
-    fn receive(&self) -> Option<Vec<u8>> {
+    pub(crate) fn receive(&self) -> Option<Vec<u8>> {
         loop {
             let wc = self.cq.wait(SOON).unwrap()?;
             if wc.status != WcStatus::Success {
@@ -115,13 +119,18 @@ impl Raw {
             if wc.opcode == WcOpcode::Recv {
                 let [slot, length] = [wc.wr_id, wc.byte_len.into()];
                 let [slot, length] = [slot, length].map(|it| usize::try_from(it).unwrap());
-                return Some(self.memory.to_vec(slot * ROOM, length));
+                let message = self.memory.to_vec(slot * ROOM, length);
+                let sges = [self.mr.sge(slot * ROOM..(slot + 1) * ROOM)];
+                let wr_id = slot as u64;
+                // One that has lost its connection takes no more.
+                let _ = self.qp.post_recv(&[RecvWr { wr_id, sges: &sges }]);
+                return Some(message);
             }
         }
     }
 
     /// Whether the peer ends the connection.
-    fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         let end = Instant::now() + SOON;
         while !self.qp.is_over() && Instant::now() < end {
             let _ = self.cq.wait(Duration::from_millis(10));

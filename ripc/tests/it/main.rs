@@ -10,7 +10,10 @@ mod instances;
 mod long;
 mod messages;
 mod resolver;
+mod secure;
+mod strangers;
 mod streams;
+mod tokens;
 
 use std::time::Duration;
 
