@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dgiwarp_ripc::{
-    CallOptions, Client, Code, Config, Destination, Endpoint, MethodId, Payload, ServiceId, Status,
+    CallOptions, Client, Code, Config, Destination, Endpoint, MethodId, Payload, PrivateKey,
+    PublicKey, Security, ServiceId, Status,
 };
 use hdrhistogram::Histogram;
 
@@ -22,6 +23,8 @@ const ECHO: MethodId = MethodId::named("echo");
 const BLOB: MethodId = MethodId::named("blob");
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Turns of calls without and with a handshake, and sealed.
+const TURNS: u32 = 100;
 /// Long items of a row.
 const LONG_ROUNDS: u32 = 10;
 
@@ -67,6 +70,11 @@ fn server(task: &Bench) -> Result<(), Failure> {
     for address in addresses.into_iter().flatten() {
         println!("{address}");
     }
+    let _secured = if task.handshake {
+        Some(secured()?)
+    } else {
+        None
+    };
     thread::spawn(move || {
         loop {
             if let Some(incoming) = messages.receive(inbox, None) {
@@ -83,6 +91,28 @@ fn server(task: &Bench) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Serves calls with a handshake, and with sealed messages. Prints their addresses and the key.
+fn secured() -> Result<[Endpoint; 2], Failure> {
+    let key = PrivateKey::generate()?;
+    let public = key.public();
+    let serve = |security: Security| {
+        let mut config = config().secured(security);
+        config.listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let endpoint = Endpoint::open(config)?;
+        endpoint.serve(SERVICE, |request| Ok(request.payload))?;
+        if let Some(address) = endpoint.local_addr() {
+            println!("{address}");
+        }
+        Ok::<_, Failure>(endpoint)
+    };
+    let endpoints = [
+        serve(Security::new(key.clone()))?,
+        serve(Security::new(key).sealed())?,
+    ];
+    println!("{public}");
+    Ok(endpoints)
+}
+
 /// The server process; it ends with this one.
 struct Server(Child);
 
@@ -93,23 +123,81 @@ impl Drop for Server {
     }
 }
 
-fn start(task: &Bench) -> Result<(Server, [SocketAddr; 3]), Failure> {
+fn start(task: &Bench) -> Result<(Server, [SocketAddr; 3], Option<Secured>), Failure> {
     let mut child = Command::new(env::current_exe()?)
         .args(["bench", "--server", "--long", &task.long.to_string()])
+        .args(task.handshake.then_some("--handshake"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
     let out = child.stdout.take();
     let server = Server(child);
-    let lines = out.into_iter().flat_map(|out| BufReader::new(out).lines());
+    let mut lines = out.into_iter().flat_map(|out| BufReader::new(out).lines());
+    let failed = || Failure::Text("the server did not start".to_owned());
     let addresses: Vec<_> = lines
+        .by_ref()
         .take(3)
         .filter_map(|line| line.ok()?.parse().ok())
         .collect();
-    let addresses = addresses
-        .try_into()
-        .map_err(|_| Failure::Text("the server did not start".to_owned()))?;
-    Ok((server, addresses))
+    let addresses = addresses.try_into().map_err(|_| failed())?;
+    if !task.handshake {
+        return Ok((server, addresses, None));
+    }
+    let mut line = || lines.next().and_then(Result::ok).ok_or_else(failed);
+    let secured = Secured {
+        addresses: [line()?.parse()?, line()?.parse()?],
+        key: line()?.parse()?,
+    };
+    Ok((server, addresses, Some(secured)))
+}
+
+/// Addresses of the servers of calls with a handshake and sealed ones, and their key.
+struct Secured {
+    addresses: [SocketAddr; 2],
+    key: PublicKey,
+}
+
+/// Calls without and with a handshake, and sealed, by turns.
+fn handshakes(task: &Bench, plain: Client, secured: &Secured) -> Result<(), Failure> {
+    let mut clients = vec![plain];
+    for address in secured.addresses {
+        let security = Security::anonymous()?.with_peer(secured.key);
+        let endpoint = Endpoint::open(config().secured(security))?;
+        clients.push(endpoint.client(SERVICE.parse()?, vec![address]));
+    }
+    println!(
+        "\ncalls by turns: round trip in µs, median of {} (99 %)",
+        task.rounds
+    );
+    println!(
+        "{:>7} {:>17} {:>17} {:>17}   handshake / plain, sealed / plain",
+        "bytes", "plain", "handshake", "sealed"
+    );
+    for length in &task.size {
+        let mut histograms = [(); 3].map(|()| Histogram::<u64>::new(3));
+        for _ in 0..TURNS {
+            for (client, histogram) in clients.iter().zip(&mut histograms) {
+                let histogram = histogram
+                    .as_mut()
+                    .map_err(|error| Failure::Text(error.to_string()))?;
+                measure(histogram, task.rounds.div_ceil(TURNS), || {
+                    echo(client, *length)
+                })?;
+            }
+        }
+        let [plain, handshake, sealed] =
+            histograms.map(|it| it.as_ref().map_or((0.0, 0.0), micros));
+        let cell = |(median, tail): (f64, f64)| format!("{median:>8.2} ({tail:>6.1})");
+        println!(
+            "{length:>7} {} {} {}   {:.2}, {:.2}",
+            cell(plain),
+            cell(handshake),
+            cell(sealed),
+            handshake.0 / plain.0,
+            sealed.0 / plain.0
+        );
+    }
+    Ok(())
 }
 
 /// Median of so many rounds, in µs.
@@ -118,6 +206,16 @@ fn median(
     mut round: impl FnMut() -> Result<(), Failure>,
 ) -> Result<(f64, f64), Failure> {
     let mut histogram = Histogram::<u64>::new(3)?;
+    measure(&mut histogram, rounds, &mut round)?;
+    Ok(micros(&histogram))
+}
+
+/// Adds so many rounds, after a tenth of them.
+fn measure(
+    histogram: &mut Histogram<u64>,
+    rounds: u32,
+    mut round: impl FnMut() -> Result<(), Failure>,
+) -> Result<(), Failure> {
     for _ in 0..rounds / 10 {
         round()?;
     }
@@ -127,13 +225,18 @@ fn median(
         let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         histogram.record(nanos.max(1))?;
     }
+    Ok(())
+}
+
+/// Median, and the quantile of 99 %, in µs.
+fn micros(histogram: &Histogram<u64>) -> (f64, f64) {
     let micros =
         |quantile| Duration::from_nanos(histogram.value_at_quantile(quantile)).as_secs_f64() * 1e6;
-    Ok((micros(0.5), micros(0.99)))
+    (micros(0.5), micros(0.99))
 }
 
 fn client(task: &Bench) -> Result<(), Failure> {
-    let (_server, [calls, messages, sockets]) = start(task)?;
+    let (_server, [calls, messages, sockets], secured) = start(task)?;
     let endpoint = Endpoint::open(config())?;
     let service = endpoint.client(SERVICE.parse()?, vec![calls]);
     let own = endpoint.open_inbox("17")?;
@@ -169,6 +272,9 @@ fn client(task: &Bench) -> Result<(), Failure> {
     }
     if task.long > 0 {
         long(task, &service, sockets)?;
+    }
+    if let Some(secured) = secured {
+        handshakes(task, service, &secured)?;
     }
     Ok(())
 }

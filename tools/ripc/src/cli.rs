@@ -9,6 +9,9 @@ use clap::{Args, Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
 use dgiwarp_ripc::{Config, Endpoint, Error, Group, MethodId};
 
+use crate::Failure;
+use crate::keys::{CallerKeys, Keygen, NewToken, ServerKeys};
+
 /// Method of pings: no service is expected to have it.
 pub(crate) const PING: MethodId = MethodId::named("ripc-ping");
 
@@ -31,6 +34,14 @@ const PROGRAM: Program = Program {
             about: "Round trips of empty calls.",
         },
         Example {
+            line: "ripc keygen server.key",
+            about: "A private key in a new file, and its public key on standard output.",
+        },
+        Example {
+            line: "ripc token --secret files.secret files get list --valid 3600",
+            about: "A token for two methods of a service, for an hour.",
+        },
+        Example {
             line: "ripc bench",
             about: "Round trips of messages and calls beside those of TCP sockets, and the time of long items, on this machine.",
         },
@@ -42,8 +53,15 @@ const PROGRAM: Program = Program {
              Where neither --at nor --file is given, the service is resolved in the group.",
         ),
         (
+            "Keys and tokens",
+            "A server with --key takes connections from callers alone that have its public key (--peer-key); with --known-clients, from those alone whose keys (--key) are in the file. \
+             With --secret, calls need a --token of that secret.\n\
+             Files of private keys, token secrets and tokens have mode 0600: others are refused. Connections that a server refuses are reported on its standard error.\n\
+             Without --seal, the handshake proves who made a connection, and nothing of it is encrypted.",
+        ),
+        (
             "Exit status",
-            "0 success; 1 another failure; 2 usage; 64 and the code of a call that failed, as 68 for a deadline or 78 for a server that is not there.",
+            "0 success; 1 another failure; 2 usage; 64 and the code of a call that failed, as 68 for a deadline, 71 for a caller without the right, 78 for a server that is not there or 80 for keys or tokens that do not fit.",
         ),
     ],
     see_also: &["dgiwarp(7)"],
@@ -81,6 +99,8 @@ pub(crate) struct Where {
     /// Seconds in which the group has to answer
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     pub(crate) resolve: Duration,
+    #[command(flatten)]
+    pub(crate) keys: CallerKeys,
 }
 
 #[derive(Debug, Subcommand)]
@@ -131,7 +151,13 @@ pub(crate) enum Task {
         /// Name of the service
         #[arg(long, default_value = "files")]
         service: String,
+        #[command(flatten)]
+        keys: ServerKeys,
     },
+    /// Make a private key, or a token secret
+    Keygen(Keygen),
+    /// Make a token
+    Token(NewToken),
     /// Measure messages, calls and long items, beside TCP sockets
     Bench(Bench),
 }
@@ -152,15 +178,25 @@ pub(crate) struct Bench {
     /// Bytes of the long items, with K, M or G; 0 leaves them out
     #[arg(long, value_name = "BYTES", default_value = "100M", value_parser = bytes)]
     pub(crate) long: usize,
+    /// Measure calls with a handshake and with sealed messages, by turns with plain ones
+    #[arg(long)]
+    pub(crate) handshake: bool,
     /// Internal: run the server of the measurement
     #[arg(long, hide = true)]
     pub(crate) server: bool,
 }
 
 impl Cli {
-    /// An endpoint that calls.
+    /// An endpoint that calls nobody.
     pub(crate) fn endpoint(&self) -> Result<Endpoint, Error> {
         Endpoint::open(self.config())
+    }
+
+    /// An endpoint that calls with these keys and tokens.
+    pub(crate) fn caller(&self, keys: &CallerKeys) -> Result<Endpoint, Failure> {
+        let mut config = self.config();
+        keys.apply(&mut config)?;
+        Ok(Endpoint::open(config)?)
     }
 
     pub(crate) fn config(&self) -> Config {
@@ -199,7 +235,7 @@ pub(crate) fn pause(time: Duration) {
     let _ = never.recv_timeout(time);
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().map_err(|_| "not a number of seconds")?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }

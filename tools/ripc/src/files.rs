@@ -5,11 +5,13 @@ use std::io::Read as _;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use dgiwarp_ripc::{Code, Endpoint, MethodId, Payload, Request, Status};
 use nix::fcntl::OFlag;
 
-use crate::{Cli, Failure};
+use crate::keys::ServerKeys;
+use crate::{Cli, Failure, cli};
 
 const GET: MethodId = MethodId::named("get");
 const LIST: MethodId = MethodId::named("list");
@@ -17,6 +19,8 @@ const LIST: MethodId = MethodId::named("list");
 const PIECE: usize = 256 << 10;
 /// Files up to this length go inside of the reply.
 const SHORT: u64 = 4096;
+/// Time between two reports of refused connections.
+const REPORT: Duration = Duration::from_millis(250);
 /// Longest file.
 const LONGEST: u64 = 1 << 30;
 
@@ -25,11 +29,13 @@ pub(crate) fn serve(
     folder: &Path,
     listen: SocketAddr,
     service: &str,
+    keys: &ServerKeys,
 ) -> Result<(), Failure> {
     let folder = fs::canonicalize(folder)
         .map_err(|error| Failure::Text(format!("{}: {error}", folder.display())))?;
     let mut config = cli.config();
     config.listen = Some(listen);
+    keys.apply(&mut config)?;
     let endpoint = Endpoint::open(config)?;
     let blocks = endpoint.clone();
     endpoint.serve(service, move |request| answer(&blocks, &folder, &request))?;
@@ -37,7 +43,10 @@ pub(crate) fn serve(
         println!("{service} at {address}");
     }
     loop {
-        std::thread::park();
+        for refused in endpoint.take_refused() {
+            eprintln!("ripc: {} was refused: {}", refused.peer, refused.reason);
+        }
+        cli::pause(REPORT);
     }
 }
 

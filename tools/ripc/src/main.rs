@@ -5,6 +5,7 @@
 mod bench;
 mod cli;
 mod files;
+mod keys;
 mod sockets;
 
 use std::io::{self, Read as _, Write as _};
@@ -61,7 +62,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
             room,
             timeout,
         } => {
-            let endpoint = cli.endpoint()?;
+            let endpoint = cli.caller(&at.keys)?;
             let client = client(&endpoint, at, service)?;
             let mut options = CallOptions::timeout(*timeout);
             if *room > 0 {
@@ -94,7 +95,10 @@ fn run(cli: &Cli) -> Result<(), Failure> {
             folder,
             listen,
             service,
-        } => files::serve(cli, folder, *listen, service),
+            keys,
+        } => files::serve(cli, folder, *listen, service, keys),
+        Task::Keygen(task) => keys::keygen(task),
+        Task::Token(task) => keys::token(task),
         Task::Bench(task) => bench::run(task),
     }
 }
@@ -164,7 +168,7 @@ fn ping(
     count: u32,
     interval: Duration,
 ) -> Result<(), Failure> {
-    let endpoint = cli.endpoint()?;
+    let endpoint = cli.caller(&at.keys)?;
     let client = client(&endpoint, at, service)?;
     let mut answered = 0;
     let mut last = None;

@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use dgiwarp_ripc::{
-    Block, Code, Config, Destination, Endpoint, Group, Incoming, Item, Payload, ServiceId,
-    StaticFile,
+    Block, Code, Config, Destination, Endpoint, Group, Incoming, Item, Payload, PrivateKey,
+    PublicKey, Security, ServiceId, StaticFile,
 };
 use parking_lot::Mutex;
 
@@ -42,6 +42,25 @@ fn warn(problem: &dyn std::fmt::Display) {
     eprintln!("libripc: {problem}");
 }
 
+/// Keys of the environment: `RIPC_KEY`, `RIPC_PEER_KEY` and `RIPC_KNOWN_CLIENTS`.
+fn security() -> Result<Option<Security>, Box<dyn std::error::Error>> {
+    let peer = env::var("RIPC_PEER_KEY").ok().map(|text| text.parse());
+    let peer: Option<PublicKey> = peer.transpose()?;
+    let known = env::var_os("RIPC_KNOWN_CLIENTS");
+    let mut security = match env::var_os("RIPC_KEY") {
+        Some(path) => Security::new(PrivateKey::read(Path::new(&path))?),
+        None if peer.is_none() && known.is_none() => return Ok(None),
+        None => return Err("RIPC_PEER_KEY and RIPC_KNOWN_CLIENTS need RIPC_KEY".into()),
+    };
+    if let Some(peer) = peer {
+        security = security.with_peer(peer);
+    }
+    if let Some(path) = known {
+        security = security.with_known_clients(PublicKey::read_list(Path::new(&path))?);
+    }
+    Ok(Some(security))
+}
+
 impl Library {
     /// The library, opened at the first call; `None` where that failed.
     pub(crate) fn get() -> Option<&'static Self> {
@@ -70,6 +89,7 @@ impl Library {
         let interface = env::var("RIPC_INTERFACE").ok().map(|text| text.parse());
         group.interface = interface.transpose()?;
         config.group = Some(group);
+        config.security = security()?;
         let file = match env::var_os("RIPC_SERVICES") {
             Some(path) => StaticFile::read(Path::new(&path))?,
             None => StaticFile::default(),

@@ -5,6 +5,7 @@
 mod both;
 mod lost;
 mod runtimes;
+mod secure;
 mod streams;
 
 #[path = "../../examples/greeter/generated.rs"]

@@ -68,8 +68,13 @@ impl Program {
     }
 
     fn serve(&self, words: &[&str]) -> Killed {
+        self.serve_with(words, &[])
+    }
+
+    fn serve_with(&self, words: &[&str], variables: &[(&str, &Path)]) -> Killed {
         let mut command = self.command(words);
         let server = command
+            .envs(variables.iter().copied())
             .env("RIPC_LISTEN", &self.address)
             .stdout(Stdio::piped());
         let mut server = server.spawn().unwrap();
@@ -97,6 +102,38 @@ fn messages_of_a_c_program_go_there_and_back() {
         assert!(output.status.success(), "{output:?}");
         let begin = format!("200 round trips of {bytes} bytes");
         assert!(output.stdout.starts_with(begin.as_bytes()), "{output:?}");
+    }
+    // With keys that fit, and with others.
+    let key = |name: &str| {
+        let path = program.folder.path().join(name);
+        let output = super::ripc().arg("keygen").arg(&path).output().unwrap();
+        (path, String::from_utf8(output.stdout).unwrap())
+    };
+    let ((server, server_key), (client, client_key)) = (key("server"), key("client"));
+    fs::write(program.folder.path().join("clients"), &client_key).unwrap();
+    let secured = Program::compile("pingpong", 4);
+    let _secured = secured.serve_with(
+        &["server"],
+        &[
+            ("RIPC_KEY", server.as_path()),
+            ("RIPC_KNOWN_CLIENTS", &program.folder.path().join("clients")),
+        ],
+    );
+    let with_keys = |file: &Path, peer: &str| {
+        let mut command = secured.command(&["client", "50", "10"]);
+        let command = command.env("RIPC_KEY", file).env("RIPC_PEER_KEY", peer);
+        command.output().unwrap()
+    };
+    let output = with_keys(&client, server_key.trim());
+    assert!(output.status.success(), "{output:?}");
+    // Keys that are none are reported when the library is opened.
+    let no_key = with_keys(&program.folder.path().join("none"), server_key.trim());
+    let no_peer = with_keys(&client, "12");
+    let mut command = secured.command(&["client", "50", "10"]);
+    let alone = command.env("RIPC_PEER_KEY", server_key.trim()).output();
+    for output in [no_key, no_peer, alone.unwrap()] {
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(output.stderr.starts_with(b"libripc: "), "{output:?}");
     }
     // Beyond a short message.
     assert_eq!(program.run(&["client", "7977", "1"]).status.code(), Some(1));

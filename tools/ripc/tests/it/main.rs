@@ -5,6 +5,7 @@
 
 mod c;
 mod failures;
+mod keys;
 mod program;
 
 use std::io::{BufRead as _, BufReader};
@@ -32,10 +33,17 @@ struct Server {
 
 impl Server {
     fn start(folder: &Path) -> Self {
+        Self::start_with(folder, &[], Stdio::inherit())
+    }
+
+    /// With these options, and its standard error.
+    fn start_with(folder: &Path, options: &[&str], errors: Stdio) -> Self {
         let mut child = ripc()
             .args(["serve-files", "--listen", "127.0.0.1:0"])
             .args(["--interface", "127.0.0.1"])
+            .args(options)
             .arg(folder)
+            .stderr(errors)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
