@@ -361,9 +361,6 @@ impl Association {
         if self.doubted.is_some() {
             return base.max(doubt::PROBE_INTERVAL);
         }
-        if self.backoff == 0 {
-            return base;
-        }
         base.saturating_mul(1 << self.backoff.min(16))
             .min(MOST_PTO.max(base))
     }

@@ -81,10 +81,8 @@ impl Association {
         let octets = u16::try_from(datagram.octets).unwrap_or(u16::MAX);
         self.longest = self.longest.max(octets);
         self.confirmed |= !envelope.hello && envelope.association == self.id;
-        let newest = self
-            .received
-            .largest()
-            .is_none_or(|it| it < envelope.number);
+        let number = Some(envelope.number);
+        let newest = self.received.largest().max(number) == number;
         if newest && datagram.from != self.address && self.unvalidated.is_none() {
             self.challenge(now, datagram, draw());
         }

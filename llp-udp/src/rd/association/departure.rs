@@ -236,10 +236,10 @@ impl Association {
         let left = |out: &Vec<u8>| room.saturating_sub(out.len() - start);
         let fixed = ACK + PLACED;
         // Errors go before each acknowledgement: it may cover segments of theirs, and must not be taken for success.
-        let mut withheld = with_data && !self.errors.is_empty();
+        let withheld = with_data && !self.errors.is_empty();
         for open in self.errors.iter_mut().filter(|_| !with_data) {
-            withheld = left(out) < ERROR;
-            if withheld {
+            // Where an error has no room, an acknowledgement has none.
+            if left(out) < ERROR {
                 break;
             }
             open.due = false;
@@ -319,16 +319,12 @@ impl Association {
         out: &mut Vec<u8>,
     ) -> Option<Peer> {
         let octets = u64::try_from(CHALLENGE).ok()?;
-        let start = out.len();
         let pto = self.pto(config);
         if let Some((to, data)) = self.pongs.front().copied()
             && to != self.address
         {
             self.pongs.pop_front();
-            self.emit_head(config, now, false, out);
-            Pong(data).emit(out);
-            envelope::seal(out, start);
-            self.on_sent(now, out.len() - start, None);
+            self.emit_alone(config, now, out, |out| Pong(data).emit(out));
             return Some(to);
         }
         let challenge = self.challenge.as_mut()?;
@@ -339,11 +335,23 @@ impl Association {
         challenge.budget -= octets;
         challenge.due = now + pto;
         let challenge = *challenge;
+        self.emit_alone(config, now, out, |out| Ping(challenge.data).emit(out));
+        Some(challenge.address)
+    }
+
+    /// Appends a datagram of one frame that elicits nothing.
+    fn emit_alone(
+        &mut self,
+        config: &RdConfig,
+        now: Instant,
+        out: &mut Vec<u8>,
+        frame: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let start = out.len();
         self.emit_head(config, now, false, out);
-        Ping(challenge.data).emit(out);
+        frame(out);
         envelope::seal(out, start);
         self.on_sent(now, out.len() - start, None);
-        Some(challenge.address)
     }
 
     /// Appends a datagram that ends the association, and acknowledges before that what arrived: the peer's messages that are placed have not failed.

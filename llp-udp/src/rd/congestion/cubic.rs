@@ -123,8 +123,8 @@ impl Cubic {
         }
         if self.reno > target {
             self.window = self.window.max(self.reno);
-        } else if target > self.window {
-            self.spare += delivered.octets * (target - self.window);
+        } else if let Some(more) = target.checked_sub(self.window) {
+            self.spare += delivered.octets * more;
             self.window += self.spare / self.window;
             self.spare %= self.window;
         }

@@ -65,11 +65,11 @@ impl Delay {
         let queueing = sample.saturating_sub(rtt.minimum());
         if queueing > target {
             self.slow_start = false;
-            // In proportion to the excess, by a half at most.
+            // By half of the excess's share: less than a half.
             let over = u128::from(self.window) * (queueing - target).as_nanos()
                 / (sample.as_nanos() * 2).max(1);
-            let over = u64::try_from(over).unwrap_or(u64::MAX).min(self.window / 2);
-            self.window = (self.window - over).max(self.minimum);
+            let over = u64::try_from(over).unwrap_or(u64::MAX);
+            self.window = self.window.saturating_sub(over).max(self.minimum);
         } else if limited && !self.slow_start {
             // One datagram for each tenth below the target.
             let tenths = (target - queueing).as_nanos() * 10 / target.as_nanos().max(1);

@@ -58,11 +58,16 @@ impl Received {
         if largest.saturating_sub(number) > NUMBERS {
             return true;
         }
-        let behind = self.ranges.partition_point(|range| range.1 < number);
+        let behind = self.position(number);
         match self.ranges.get(behind) {
             Some(range) => range.0 <= number || behind == 0 && self.ranges.len() == RANGES,
             None => false,
         }
+    }
+
+    /// Position of the first range that does not end below the number.
+    fn position(&self, number: u64) -> usize {
+        self.ranges.partition_point(|range| range.1 < number)
     }
 
     /// The largest number.
@@ -79,7 +84,7 @@ impl Received {
             self.known = self.known.min(number);
             self.settled = next;
         }
-        let at = self.ranges.partition_point(|range| range.1 < number);
+        let at = self.position(number);
         let joins_below = at
             .checked_sub(1)
             .filter(|below| self.ranges.get(*below).is_some_and(|it| it.1 + 1 == number));

@@ -204,10 +204,8 @@ impl<C> Recovery<C> {
                     continue;
                 };
                 self.in_flight -= u64::from(sent.octets);
-                if self
-                    .largest_acked
-                    .is_some_and(|largest| sent.number < largest)
-                {
+                let number = Some(sent.number);
+                if self.largest_acked.max(number) != number {
                     self.reordered = true;
                 }
                 if sent.number == ack.largest() {

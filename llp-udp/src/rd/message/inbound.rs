@@ -281,7 +281,7 @@ impl Inbound {
             *word |= bit;
             self.marked += 1;
         }
-        while self.marked > 0 && self.is_marked(self.next) {
+        while self.is_marked(self.next) {
             let (word, bit) = Self::bit(self.next);
             if let Some(word) = self.map.get_mut(word) {
                 *word &= !bit;
