@@ -3,6 +3,8 @@
 mod arrival;
 mod departure;
 mod doubt;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 use std::collections::VecDeque;
