@@ -180,6 +180,18 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_smallest_window_follows_the_datagrams() {
+        for algorithm in [Algorithm::Cubic, Algorithm::Delay] {
+            let mut congestion = Congestion::new(algorithm, 1000);
+            congestion.set_datagram(9000);
+            assert_eq!(congestion.window(), 18_000, "{algorithm:?}");
+            congestion.set_datagram(600);
+            congestion.collapse();
+            assert_eq!(congestion.window(), 1200, "{algorithm:?}");
+        }
+    }
+
+    #[test]
     fn loss_without_a_queue_is_no_congestion() {
         let now = origin();
         let mut rtt = Rtt::new(MS);

@@ -374,6 +374,159 @@ mod tests {
         assert!(!cubic.in_slow_start());
     }
 
+    /// RFC 9438: Reno's window grows by 3 × (1 - 0.7) / (1 + 0.7) = 9/17 of a datagram per window up to the one before, by a whole one then.
+    #[test]
+    fn renos_window_grows_per_window_acknowledged() {
+        let start = origin();
+        let mut rtt = Rtt::new(MS);
+        rtt.sample(MS, Duration::ZERO);
+        let mut cubic = Cubic::new(1700, 10_000, 3400);
+        cubic.on_congestion(start, start);
+        assert_eq!(cubic.window(), 7000);
+        cubic.largest = 8800;
+        let now = start + MS;
+        let mut windows = Vec::new();
+        for octets in [7000, 7899, 1, 4400, 4400, 10_400, 9] {
+            cubic.on_ack(now, &delivered(octets, now), &rtt);
+            windows.push(cubic.reno);
+        }
+        // 7,000 + 900 + 900, which is the largest; one datagram more behind that.
+        assert_eq!(windows, [7900, 7900, 8800, 8800, 10_500, 10_500, 10_500]);
+        assert_eq!(cubic.window(), 10_500);
+        cubic.on_ack(now, &delivered(91, now), &rtt);
+        assert_eq!(cubic.window(), 12_200, "10,500 octets behind the last one");
+    }
+
+    /// RFC 9438: the target is 1.5 windows at most. Growth below it is in proportion to what is acknowledged, and no octet is lost.
+    #[test]
+    fn growth_is_by_half_a_window_per_round_trip_at_most() {
+        let start = origin();
+        let rtt = Rtt::new(MS);
+        let begun = || {
+            let mut cubic = Cubic::new(1000, 10_000, 2000);
+            cubic.threshold = 10_000;
+            cubic.largest = 20_000;
+            cubic.begin = Some(start);
+            cubic.first = 10_000;
+            cubic.reno = 10_000;
+            cubic
+        };
+        let now = start + Duration::from_secs(100);
+        let mut cubic = begun();
+        cubic.on_ack(now, &delivered(10_000, now), &rtt);
+        assert_eq!(cubic.window(), 15_000);
+        let mut cubic = begun();
+        let mut windows = Vec::new();
+        for octets in [1, 2, 1, 1] {
+            cubic.on_ack(now, &delivered(octets, now), &rtt);
+            windows.push(cubic.window());
+        }
+        assert_eq!(windows, [10_000, 10_001, 10_001, 10_002]);
+        // Reno's window counts where it is above the target.
+        for (reno, expected) in [(15_000, 10_000), (15_001, 15_001)] {
+            let mut cubic = begun();
+            cubic.reno = reno;
+            cubic.on_ack(now, &delivered(1, now), &rtt);
+            assert_eq!(cubic.window(), expected);
+        }
+    }
+
+    /// RFC 9438: the window before is remembered smaller where it had not reached the one before that.
+    #[test]
+    fn fast_convergence_gives_way_where_the_window_was_smaller() {
+        let now = origin();
+        for (largest, expected) in [(10_001, 8500), (10_000, 10_000), (9999, 10_000)] {
+            let mut cubic = Cubic::new(1000, 10_000, 2000);
+            cubic.largest = largest;
+            cubic.on_congestion(now, now);
+            assert_eq!((cubic.largest, cubic.window()), (expected, 7000));
+        }
+    }
+
+    /// RFC 9406: an eighth of the smallest sample of the round trip before, 4 ms to 16 ms; on shorter paths than 4 ms all of it, 500 µs at least.
+    #[test]
+    fn slow_start_ends_at_the_threshold_of_the_round_trip_and_of_eight_samples() {
+        let start = origin();
+        let us = Duration::from_micros(1);
+        for (last, threshold) in [
+            (200_000, 16_000),
+            (40_000, 5000),
+            (8000, 4000),
+            (1000, 1000),
+            (100, 500),
+        ] {
+            for (more, samples, ends) in [(0, 8, true), (1, 8, false), (0, 7, false)] {
+                let mut cubic = Cubic::new(1000, 10_000, 2000);
+                let rtt = Rtt::new(MS);
+                let mut ack = |sample: u32, round| {
+                    let delivered = Delivered {
+                        sample: Some(sample * us),
+                        round,
+                        ..delivered(1000, start)
+                    };
+                    cubic.on_ack(start, &delivered, &rtt);
+                };
+                ack(last, true);
+                for _ in 0..samples {
+                    ack(last + threshold - more, false);
+                }
+                let ended = cubic.hystart.conservative.is_some();
+                assert_eq!(ended, ends, "{last} {more} {samples}");
+            }
+        }
+    }
+
+    /// RFC 9406: conservative slow start ends slow start after five round trips, and is left where a sample is below its baseline.
+    #[test]
+    fn conservative_slow_start_has_five_round_trips() {
+        let start = origin();
+        let rtt = Rtt::new(40 * MS);
+        let conservative = |samples: &[u32]| {
+            let mut cubic = Cubic::new(1000, 10_000, 2000);
+            cubic.hystart.conservative = Some((CONSERVATIVE_ROUNDS, Some(50 * MS)));
+            cubic.hystart.last_minimum = Some(40 * MS);
+            for sample in samples {
+                for last in 1..=8 {
+                    let delivered = Delivered {
+                        sample: Some(*sample * MS),
+                        round: last == 8,
+                        ..delivered(1000, start)
+                    };
+                    cubic.on_ack(start, &delivered, &rtt);
+                }
+            }
+            let rounds = cubic.hystart.conservative.map(|it| it.0);
+            (rounds, cubic.in_slow_start())
+        };
+        assert_eq!(conservative(&[50]), (Some(4), true));
+        assert_eq!(conservative(&[50; 4]), (Some(1), true));
+        assert_eq!(conservative(&[50; 5]), (None, false));
+        assert_eq!(conservative(&[49]), (None, true));
+        assert_eq!(conservative(&[60]), (Some(4), true));
+    }
+
+    #[test]
+    fn a_loss_is_a_sign_of_a_queue_in_slow_start_where_samples_show_one() {
+        let start = origin();
+        let mut queueing = Rtt::new(MS);
+        queueing.sample(40 * MS, Duration::ZERO);
+        let empty = queueing;
+        queueing.sample(70 * MS, Duration::ZERO);
+        let conservative = |change: fn(&mut Cubic), rtt: &Rtt| {
+            let mut cubic = Cubic::new(1000, 10_000, 2000);
+            change(&mut cubic);
+            cubic.end_slow_start_after(start, rtt);
+            cubic.hystart.conservative
+        };
+        let fresh = Some((CONSERVATIVE_ROUNDS, None));
+        assert_eq!(conservative(|_| (), &queueing), fresh);
+        assert_eq!(conservative(|_| (), &empty), None);
+        assert_eq!(conservative(|it| it.threshold = 10_000, &queueing), None);
+        let begun = Some((2, Some(50 * MS)));
+        let begin = |it: &mut Cubic| it.hystart.conservative = Some((2, Some(50 * MS)));
+        assert_eq!(conservative(begin, &queueing), begun);
+    }
+
     /// RFC 9438: K is 0 where nothing was given up.
     #[test]
     fn slow_start_that_ends_without_a_reduction_is_followed_by_growth() {

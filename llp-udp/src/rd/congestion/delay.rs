@@ -149,6 +149,20 @@ mod tests {
     }
 
     #[test]
+    fn a_collapse_and_longer_datagrams_keep_the_minimum() {
+        let mut delay = Delay::new(1000, 10_000, 2000);
+        delay.set_datagram(6000, 12_000);
+        assert_eq!(delay.window(), 12_000);
+        let now = origin();
+        delay.on_congestion(now, now);
+        assert_eq!(delay.window(), 12_000, "seven tenths are less");
+        delay.set_datagram(1000, 2000);
+        assert_eq!(delay.window(), 12_000);
+        delay.collapse();
+        assert_eq!(delay.window(), 2000);
+    }
+
+    #[test]
     fn congestion_counts_once_a_window() {
         let now = origin();
         let mut delay = Delay::new(1000, 10_000, 2000);

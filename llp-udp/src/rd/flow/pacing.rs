@@ -99,6 +99,23 @@ mod tests {
         }
     }
 
+    /// Polls at intervals in which less than an octet is earned take nothing away.
+    #[test]
+    fn octets_are_earned_however_often_they_are_looked_for() {
+        let start = origin();
+        let mut pacing = Pacing::new(start);
+        let millisecond = Duration::from_millis(1);
+        let mut sent = None;
+        for at in 1..=2000 {
+            let now = start + at * millisecond / 10;
+            if pacing.may_send(now, 1000, 100).is_none() {
+                sent = Some(at);
+                break;
+            }
+        }
+        assert_eq!(sent, Some(1000), "100 octets at 1,000 a second");
+    }
+
     #[test]
     fn rates_and_times_are_inverse() {
         assert_eq!(octets(1_000_000, Duration::from_millis(5)), 5000);

@@ -447,6 +447,70 @@ mod tests {
         assert_eq!(bench.recovery.oldest(), None);
     }
 
+    /// RFC 9002: a sample needs the largest number, and a range may have one of several.
+    #[test]
+    fn a_range_is_acknowledged_from_its_first_number_to_its_last() {
+        let mut bench = Bench::new();
+        bench.send(6);
+        assert_eq!(bench.ack(2..=4).1, [2, 3, 4]);
+        assert_eq!(bench.ack(1..=5).1, [1, 5]);
+        assert_eq!(bench.recovery.in_flight(), 1000);
+    }
+
+    #[test]
+    fn a_range_that_begins_or_ends_with_a_skipped_number_is_a_violation() {
+        for (range, possible) in [(0..=2, false), (2..=4, false), (3..=5, true), (0..=1, true)] {
+            let mut bench = Bench::new();
+            bench.send(2);
+            bench.recovery.skip();
+            bench.send(3);
+            let ack = Ack::new(range, 0, 0);
+            let acked = bench.recovery.on_ack(bench.now, &ack, |_| ());
+            assert_eq!(acked.is_ok(), possible, "{ack}");
+        }
+    }
+
+    #[test]
+    fn lost_numbers_are_remembered_one_by_one_and_256_at_most() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.recovery.last_lost(), None);
+        bench.send(5);
+        bench.ack(4..=4);
+        assert_eq!(bench.lost(), [0, 1]);
+        assert_eq!(bench.recovery.last_lost(), Some(1));
+        // One that arrived after all is no loss, the other one is.
+        bench.ack(1..=1);
+        assert_eq!(bench.recovery.lost, [0]);
+        let mut bench = Bench::new();
+        bench.send(310);
+        bench.ack(309..=309);
+        assert_eq!(bench.lost().len(), 307);
+        assert_eq!(bench.recovery.lost.len(), LOST);
+        assert_eq!(bench.recovery.lost.front(), Some(&(307 - 256)));
+    }
+
+    /// Four at least, and a tenth of those of this round trip and the last.
+    #[test]
+    fn losses_of_two_round_trips_are_counted() {
+        for (sent, much) in [(40, true), (41, false)] {
+            let mut bench = Bench::new();
+            bench.send(sent);
+            bench.ack(4..=sent - 1);
+            assert_eq!(bench.lost(), [0, 1, 2, 3]);
+            assert_eq!(bench.recovery.loses_much(), much, "{sent}");
+            for number in [sent, sent + 1] {
+                bench.send(1);
+                bench.ack(number..=number);
+            }
+            assert!(!bench.recovery.loses_much(), "two round trips ago");
+        }
+        let mut bench = Bench::new();
+        bench.send(6);
+        bench.ack(5..=5);
+        assert_eq!(bench.lost(), [0, 1, 2]);
+        assert!(!bench.recovery.loses_much(), "three");
+    }
+
     #[test]
     fn withdrawn_datagrams_are_no_loss() {
         let mut bench = Bench::new();

@@ -166,6 +166,35 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_stands_where_each_sample_of_two_round_trips_shows_it() {
+        // The minimum is 8 ms, and a queue shows above 9 ms.
+        let standing = |rounds: [&[u32]; 2]| {
+            let mut rtt = Rtt::new(MS);
+            rtt.sample(8 * MS, Duration::ZERO);
+            rtt.end_round();
+            rtt.end_round();
+            for round in rounds {
+                rtt.end_round();
+                for sample in round {
+                    rtt.sample(*sample * MS / 10, Duration::ZERO);
+                }
+            }
+            rtt.is_queue_standing(8, MS / 2)
+        };
+        assert!(standing([&[91, 200], &[200, 91]]));
+        assert!(!standing([&[90, 200], &[200, 91]]), "at the bound");
+        assert!(!standing([&[91, 200], &[200, 90]]));
+        assert!(standing([&[], &[91]]), "one round trip without a sample");
+        let mut rtt = Rtt::new(MS);
+        rtt.sample(8 * MS, Duration::ZERO);
+        assert_eq!(rtt.smallest_sample(), Some(8 * MS));
+        rtt.sample(100 * MS, Duration::ZERO);
+        rtt.end_round();
+        rtt.end_round();
+        assert!(rtt.is_queue_standing(8, MS / 2), "by the smoothed time");
+    }
+
+    #[test]
     fn a_queue_shows_above_the_minimum() {
         let mut rtt = Rtt::new(MS);
         rtt.sample(8 * MS, Duration::ZERO);

@@ -69,7 +69,8 @@ mod tests {
         assert_eq!(window(20 * MS, 100_000, 100_000), 200_000 * 2);
         assert_eq!(window(20 * MS, 50_000, 100_000), 200_000);
         assert_eq!(window(20 * MS, 49_000, 100_000), 0, "half of it is used");
-        assert_eq!(window(MS / 2, 100_000, 100_000), 0, "a short path");
+        assert_eq!(window(MS, 50_000, 100_000), 200_000, "the shortest");
+        assert_eq!(window(MS - MS / 100, 100_000, 100_000), 0, "a short path");
     }
 
     #[test]
