@@ -33,7 +33,7 @@ pub(crate) struct RcCarrier {
     cq: Cq,
     channel: CompChannel,
     rnic: Rnic,
-    pub(super) peer: SocketAddr,
+    peer: SocketAddr,
     pub(super) codec: FrameCodec,
     pd: Pd,
     receives: Buffer,

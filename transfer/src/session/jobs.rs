@@ -154,14 +154,11 @@ pub(super) fn write(
             let hasher = BlockHasher::new(offset, whole);
             let result = if pool.is_protected() {
                 scratch.resize(length as usize, 0);
-                if pool.take_whole(slot, scratch) {
-                    hash_in_place(hasher, scratch, |done, octets| {
-                        sink.write(file, offset + done as u64, octets)
-                    })
-                } else {
-                    // No block has this hash.
-                    Ok([0; 32])
-                }
+                let authentic = pool.take_whole(slot, scratch);
+                let write =
+                    |done, octets: &mut [u8]| sink.write(file, offset + done as u64, octets);
+                let hash = authentic.then(|| hash_in_place(hasher, scratch, write));
+                hash.transpose()
             } else {
                 scratch.resize(PIECE, 0);
                 hash_pieces(hasher, length as usize, scratch, |done, octets| {
@@ -169,6 +166,7 @@ pub(super) fn write(
                     pool.buffer.read(pool.start(slot) + done, octets);
                     sink.write(file, offset + done as u64, octets)
                 })
+                .map(Some)
             };
             Some(SinkDone::Written {
                 file,
@@ -176,7 +174,7 @@ pub(super) fn write(
                 length,
                 slot,
                 hash,
-                result: result.map(|it| it == hash),
+                result: result.map(|it| it == Some(hash)),
                 copied: 0,
             })
         }
