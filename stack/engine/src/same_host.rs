@@ -11,15 +11,22 @@ pub use copy_choice::CopyChoice;
 /// Time after which what the socket has carried is received, or lost.
 const LATE: Duration = Duration::from_millis(100);
 
+/// Octets of a peer behind which it is invited again, where it has not answered.
+const AGAIN: u64 = 256 << 10;
+/// Invitations of a peer at most.
+const INVITATIONS: u8 = 8;
+
 /// Progress of an end towards meeting a peer. A peer is met once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meeting {
     /// So many octets of the peer have come.
     NotYet(u64),
-    /// The peer was invited.
-    Invited,
-    /// The ends have met, or will not.
-    Over,
+    /// The peer was invited for the nth time.
+    Invited(u8),
+    /// So many octets of the peer have come since it has not answered the nth invitation: it may have had no place for this end then. It may invite this end, too.
+    Unanswered(u64, u8),
+    /// The ends have met, or will not, but for an invitation that is being made, the next after so many.
+    Over(u8),
 }
 
 /// Answer to the invitation of a peer.
@@ -36,25 +43,55 @@ pub enum Answer {
 impl Meeting {
     /// A meeting with a peer of which nothing has come.
     pub const NEW: Self = Self::NotYet(0);
+    /// No meeting.
+    pub const OVER: Self = Self::Over(0);
 
     /// Octets of the peer have come, which is met after so many, if at all. Returns whether it is to be invited now.
     #[inline]
     pub fn received(&mut self, octets: usize, after: Option<u64>) -> bool {
-        let (Self::NotYet(before), Some(after)) = (&mut *self, after) else {
+        let Some(after) = after else {
             return false;
+        };
+        let (before, after) = match self {
+            Self::NotYet(before) => (before, after),
+            Self::Unanswered(before, times) if *times < INVITATIONS => (before, after.max(AGAIN)),
+            Self::Invited(_) | Self::Unanswered(..) | Self::Over(_) => return false,
         };
         *before = before.saturating_add(octets as u64);
         octets > 0 && *before >= after
     }
 
+    /// The peer is invited now, or never again.
+    pub fn leave(&mut self) {
+        *self = match *self {
+            Self::Unanswered(_, times) => Self::Over(times),
+            Self::NotYet(_) | Self::Invited(_) | Self::Over(_) => Self::OVER,
+        };
+    }
+
+    /// The invitation is on its way.
+    pub fn note_invited(&mut self) {
+        if let Self::Over(times) = *self {
+            *self = Self::Invited(times.saturating_add(1));
+        }
+    }
+
+    /// The ends do not meet; `late` where nobody answered in time.
+    pub fn failed(&mut self, late: bool) {
+        *self = match self {
+            Self::Invited(times) if late => Self::Unanswered(0, *times),
+            _ => Self::OVER,
+        };
+    }
+
     /// The peer has invited this end. Where both have invited each other, the invitation of the lower address and port counts.
     pub fn invited(&mut self, ours: Option<SocketAddr>, theirs: Option<SocketAddr>) -> Answer {
         let answer = match self {
-            Self::NotYet(_) => Answer::Accept,
-            Self::Invited if ours >= theirs => Answer::AcceptInstead,
-            Self::Invited | Self::Over => return Answer::Ignore,
+            Self::NotYet(_) | Self::Unanswered(..) => Answer::Accept,
+            Self::Invited(_) if ours >= theirs => Answer::AcceptInstead,
+            Self::Invited(_) | Self::Over(_) => return Answer::Ignore,
         };
-        *self = Self::Over;
+        *self = Self::OVER;
         answer
     }
 }
@@ -157,7 +194,7 @@ mod tests {
         assert!(!meeting.received(10, None), "never");
         assert!(!meeting.received(0, Some(1)), "nothing came");
         assert!(meeting.received(1, Some(4096)));
-        meeting = Meeting::Invited;
+        meeting = Meeting::Invited(1);
         assert!(!meeting.received(10_000, Some(4096)));
     }
 
@@ -165,7 +202,7 @@ mod tests {
     #[test]
     fn one_of_two_crossing_invitations_counts() {
         for (ours, theirs) in [(1, 2), (2, 1)] {
-            let (mut here, mut there) = (Meeting::Invited, Meeting::Invited);
+            let (mut here, mut there) = (Meeting::Invited(1), Meeting::Invited(1));
             let answers = [
                 here.invited(at(ours), at(theirs)),
                 there.invited(at(theirs), at(ours)),
@@ -180,6 +217,32 @@ mod tests {
         let mut meeting = Meeting::NEW;
         assert_eq!(meeting.invited(at(1), at(2)), Answer::Accept);
         assert_eq!(meeting.invited(at(2), at(1)), Answer::Ignore, "again");
+    }
+
+    /// A peer that had no place for this end, and so did not answer, invites it when it has one.
+    #[test]
+    fn a_peer_that_did_not_answer_is_invited_again_and_may_invite() {
+        let mut meeting = Meeting::NEW;
+        assert!(meeting.received(1, Some(1)));
+        for _ in 0..INVITATIONS {
+            meeting.leave();
+            meeting.note_invited();
+            assert!(!meeting.received(1 << 30, Some(1)), "it may still answer");
+            meeting.failed(true);
+            assert!(!meeting.received((256 << 10) - 1, Some(1)));
+            assert_eq!(
+                meeting.received(1, Some(1)),
+                meeting != Meeting::Unanswered(0, INVITATIONS)
+            );
+        }
+        assert!(!meeting.received(1 << 30, Some(1)), "too often");
+        assert_eq!(meeting.invited(at(1), at(2)), Answer::Accept);
+        assert_eq!(meeting.invited(at(1), at(2)), Answer::Ignore, "again");
+        meeting.failed(true);
+        assert_eq!(meeting, Meeting::OVER);
+        let mut meeting = Meeting::Invited(1);
+        meeting.failed(false);
+        assert_eq!(meeting.invited(at(1), at(2)), Answer::Ignore);
     }
 
     /// A sender and a receiver with a socket and a lane between them.

@@ -304,7 +304,7 @@ impl Ports {
             life: self.next_life(),
             meeting: match self.meets_after {
                 Some(_) => Meeting::NEW,
-                None => Meeting::Over,
+                None => Meeting::OVER,
             },
             lanes: None,
         };

@@ -50,17 +50,17 @@ impl Ports {
             .find(|(_, it)| it.life == life)
     }
 
-    /// The peer of a socket is not met again. Returns it, and the number of its life.
+    /// The peer of a socket is invited now, or not met. Returns it, and the number of its life.
     pub(crate) fn leave_meeting(&mut self, index: SocketIndex) -> Option<(Peer, IpAddr, u32)> {
         let sibling = self.sibling_mut(index)?;
-        sibling.meeting = Meeting::Over;
+        sibling.meeting.leave();
         Some((sibling.peer, sibling.port.connected_from()?, sibling.life))
     }
 
     /// The peer of a life was invited.
     pub(crate) fn note_invited(&mut self, life: u32) {
         if let Some((_, sibling)) = self.of_life(life) {
-            sibling.meeting = Meeting::Invited;
+            sibling.meeting.note_invited();
         }
     }
 
@@ -93,7 +93,7 @@ impl Ports {
     ) -> Option<SocketIndex> {
         let (index, sibling) = self.of_life(life)?;
         let names = (sibling.peer, sibling.port.connected_from()?);
-        sibling.meeting = Meeting::Over;
+        sibling.meeting = Meeting::OVER;
         sibling.lanes = Some(Box::new(DatagramLanes::new(ends, starts, names)));
         Some(index)
     }
@@ -134,7 +134,7 @@ impl Ports {
     /// The peer of a life gets no lanes.
     pub(crate) fn refuse_lanes(&mut self, life: u32, reason: &Refused) {
         if let Some((_, sibling)) = self.of_life(life) {
-            sibling.meeting = Meeting::Over;
+            sibling.meeting.failed(matches!(reason, Refused::Time));
             reason.count(self.lane_counters.get_or_insert_default());
         }
     }
