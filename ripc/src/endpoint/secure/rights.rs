@@ -157,7 +157,7 @@ impl Unwelcome {
     }
 }
 
-/// Answers a Request. It needs no lock: a handshake takes some 100 µs.
+/// Answers a Request. It needs no lock, for as long as a handshake takes.
 pub(crate) fn welcome(
     data: &[u8],
     own: &Hello,
