@@ -284,7 +284,7 @@ impl Port {
     /// As [`accept`](Self::accept), with frames that are protected by keys of the token, which nobody else may know.
     ///
     /// # Errors
-    /// Those of `accept`.
+    /// [`Error`] as of `accept`.
     pub fn accept_protected(
         &self,
         token: &[u8; 16],
