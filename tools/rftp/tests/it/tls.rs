@@ -145,7 +145,7 @@ fn commands_behind_auth_are_refused() {
 }
 
 const PYTHON: &str = r#"
-import ftplib, io, ssl, sys
+import ftplib, io, re, socket, ssl, struct, sys
 port, ca, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 context = ssl.create_default_context(cafile=ca)
 if mode == "1.2":
@@ -193,7 +193,30 @@ try:
 except ftplib.error_temp as error:
     assert str(error).startswith("426"), error
 assert ftp.nlst() == ["large"]
-ftp.quit()
+# A session in plain text has an answer behind PROT C alone.
+def answer():
+    reply = ftp.sendcmd("RPSV TCP")
+    port, token = re.search(r"\|\|\|(\d+)\|\) TOKEN=([0-9a-f]{32})", reply).groups()
+    ftp.putcmd("RRTR /large")
+    assert ftp.getresp().startswith("150")
+    with socket.create_connection(("127.0.0.1", int(port)), 30) as stream:
+        hello = struct.pack(">BBHI", 2, 0, 128, 1 << 20) + bytes.fromhex(token)
+        stream.sendall(b"DG\x01\x01" + struct.pack(">II", len(hello), 0) + hello)
+        try:
+            return stream.recv(4)
+        except ConnectionResetError:
+            return b""
+if mode != "required":
+    ftp.prot_c()
+    assert answer() == b"DG\x01\x01"
+    try:
+        ftp.voidresp()
+        sys.exit("given")
+    except ftplib.error_temp:
+        pass
+    ftp.prot_p()
+assert answer() == b""
+ftp.close()
 "#;
 
 #[test]
