@@ -274,7 +274,6 @@ impl Host {
 
     fn transmit(&mut self, now: Duration, position: usize, network: &mut Network) {
         let qp = &mut self.qps[position];
-        let reads = qp.posted_reads();
         let mut socket = Socket {
             origin: self.origin,
             now,
@@ -284,7 +283,7 @@ impl Host {
             refusals: qp.refusals(),
             ledger: &self.ledger,
             outgoing: &mut qp.outgoing,
-            reads: &reads,
+            reads: qp.model.reader.posted(),
             paths: &self.paths,
             scratch: &mut self.staging,
         };

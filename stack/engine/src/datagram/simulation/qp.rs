@@ -93,7 +93,7 @@ pub(super) struct Qp {
     pub(super) engine: UdEngine,
     recv_queue: RecvQueue,
     pub(super) completed: Completed,
-    model: Model,
+    pub(super) model: Model,
     pub(super) outgoing: Outgoing,
     target: Memory,
     receives: Memory,
@@ -124,8 +124,11 @@ impl Qp {
                 (start, length)
             })
             .collect();
-        let (target, receives, sinks) =
-            (Memory::new(TARGET), Memory::new(next), Memory::new(TARGET));
+        let (target, receives, sinks) = (
+            Memory::new(TARGET),
+            Memory::at_least(next),
+            Memory::new(TARGET),
+        );
         let local = Access::LOCAL_WRITE;
         let source_keys = mrs.register(source().buffer.region(), 0, Access::REMOTE_READ, pd);
         let sink_keys = mrs.register(sinks.buffer.region(), 0, local, pd);
@@ -601,11 +604,6 @@ impl Qp {
         let start = self.sinks_used;
         self.sinks_used += length;
         (start, self.sinks_lkey)
-    }
-
-    /// The Reads that were posted, and whether each has not ended.
-    pub(super) fn posted_reads(&self) -> Vec<(MessageId, bool)> {
-        self.model.reader.posted()
     }
 
     /// The application posted a Read.

@@ -281,7 +281,7 @@ impl End {
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     open: BTreeMap<MessageId, Open>,
-    posted: Vec<MessageId>,
+    posted: Vec<(MessageId, bool)>,
     /// Reads that ended since they were last taken.
     pub(super) ended: Vec<Ended>,
 }
@@ -294,13 +294,12 @@ impl Reader {
             ranges: Vec::new(),
         };
         self.open.insert(id, open);
-        self.posted.push(id);
+        self.posted.push((id, true));
     }
 
     /// The Reads that were posted, and whether each has not ended.
-    pub(super) fn posted(&self) -> Vec<(MessageId, bool)> {
-        let is_open = |id| self.open.contains_key(id);
-        self.posted.iter().map(|id| (*id, is_open(id))).collect()
+    pub(super) fn posted(&self) -> &[(MessageId, bool)] {
+        &self.posted
     }
 
     fn open(&self) -> Vec<MessageId> {
@@ -309,6 +308,10 @@ impl Reader {
 
     fn end(&mut self, message: MessageId, end: End) {
         if let Some(Open { ranges, .. }) = self.open.remove(&message) {
+            let mut posted = self.posted.iter_mut().rev();
+            if let Some((_, is_open)) = posted.find(|(id, _)| *id == message) {
+                *is_open = false;
+            }
             self.ended.push(Ended {
                 message,
                 end,
