@@ -260,9 +260,11 @@ impl Run {
             }
         }
         self.notice(world);
-        let ends = &self.streams;
-        let is_there = |number| ends.iter().any(|end| end.link(number).is_some());
-        self.wires.retain(|number, _| is_there(*number));
+        if world.kill_one_in > 0 {
+            let ends = &self.streams;
+            let is_there = |number| ends.iter().any(|end| end.link(number).is_some());
+            self.wires.retain(|number, _| is_there(*number));
+        }
         match world.rng.random_range(0..4) {
             end @ 0..2 => {
                 let numbers = self.streams[1 - end].numbers();

@@ -116,7 +116,8 @@ impl Streams {
     /// Whether blocks may leave on a stream, when it is open.
     fn is_used(&self, number: u16) -> bool {
         let lower = self.streams.range(..number);
-        lower.filter(|(_, it)| it.open).count() < self.used
+        let mut open = lower.filter(|(_, it)| it.open);
+        open.nth(self.used - 1).is_none()
     }
 
     /// The highest stream that the peer has, but for one that carries control frames.
@@ -246,17 +247,16 @@ impl Streams {
         block: impl FnOnce() -> Option<Outgoing>,
     ) -> Option<(u32, Outgoing)> {
         let carries = self.carrying == Some(number);
-        let is_used = self.is_used(number);
+        let stream = self.streams.get(&number)?;
+        let has_room = stream.link.is_idle() && stream.link.has_credit();
+        let is_used = has_room && stream.open && self.is_used(number);
         let stream = self.streams.get_mut(&number)?;
         let mut flying = None;
-        if stream.link.is_idle() && stream.link.has_credit() && (stream.greeted || number == 0) {
+        if has_room && (stream.greeted || number == 0) {
             if carries && let Some(frame) = self.control.pop_front() {
                 flying = Some(Flying::Control(frame.clone()));
                 stream.link.push(Outgoing::Frame(frame));
-            } else if stream.open
-                && is_used
-                && let Some(outgoing) = block()
-            {
+            } else if is_used && let Some(outgoing) = block() {
                 if let Outgoing::Block { block, .. } = &outgoing {
                     flying = Some(Flying::Block(*block));
                 }
