@@ -1,5 +1,7 @@
 //! Which cases a run has: by name, family, role, level and clause, and which it leaves out.
 
+use std::sync::LazyLock;
+
 use thiserror::Error;
 
 use crate::cases::{self, Case, Family, Level, Role};
@@ -91,14 +93,17 @@ impl Selection {
     }
 }
 
+/// The rules of all documents.
+static CLAUSES: LazyLock<Clauses> =
+    LazyLock::new(|| Clauses::load().unwrap_or_else(|_| Clauses::empty()));
+
 /// Whether a case is about an RFC, a section with those below it, or one rule.
 fn tests(case: &Case, selector: &str) -> bool {
     let mut parts = selector.splitn(3, '-');
     let rfc = parts.next().unwrap_or_default();
     let (section, rule) = (parts.next(), parts.next());
     if rule.is_some() {
-        let clauses = Clauses::load().unwrap_or_else(|_| Clauses::empty());
-        return clauses
+        return CLAUSES
             .of_case(case.id)
             .any(|clause| clause.id.to_string() == selector);
     }

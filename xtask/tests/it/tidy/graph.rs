@@ -262,6 +262,7 @@ const BUILT_ONLY: &[(&str, &str)] = &[
 fn every_dependency_is_used() {
     let metadata = workspace::metadata().unwrap();
     let folder = |package: &Package| package.manifest_path.parent().unwrap().to_owned();
+    let files = tree::rust_files();
     let mut wrong = Vec::new();
     for package in &metadata.packages {
         let inner: Vec<_> = metadata.packages.iter().map(folder).collect();
@@ -269,14 +270,14 @@ fn every_dependency_is_used() {
             .iter()
             .filter(|other| **other != folder(package) && other.starts_with(folder(package)))
             .collect();
-        let text: String = tree::rust_files()
-            .into_iter()
+        let text: String = files
+            .iter()
             .filter(|file| {
                 let path = metadata.workspace_root.join(&file.path);
                 path.starts_with(folder(package))
                     && !inner.iter().any(|other| path.starts_with(other))
             })
-            .map(|file| file.text)
+            .map(|file| file.text.as_str())
             .collect();
         for dependency in &package.dependencies {
             let edge = (package.name.as_str(), dependency.name.as_str());
