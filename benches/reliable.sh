@@ -1,7 +1,7 @@
 #!/bin/bash
 # Reliable datagrams beside TCP, UD and RC of the same machine, over the relay of `cargo xtask lab`, a veth pair and loopback. Rows are single runs in turns, and one
 # line each. As root, with iperf3; before: cargo build --release -p dgiwarp-perf && cargo build -p xtask
-# Arguments: the rows (loss, long, tail, flows, veth, latency; all of them without any). TURNS: runs of each, 3 by default.
+# Arguments: the rows (loss, long, tail, flows, incast, veth, latency; all of them without any). TURNS: runs of each, 3 by default.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 perf=$root/target/release/dgiwarp-perf
@@ -56,18 +56,27 @@ tail() {
 	awk -v m="$p50" -v p="$p99" 'BEGIN { printf "64 bytes, 0.2 ms, 1 %%: half round trip %.1f us, 99th percentile of the round trip %.2f ms of %.2f\n", m, 2 * p / 1000, (6 * m + 1000) / 1000 }'
 }
 
-# Ten flows over one bottleneck, each between processes of its own.
-flows() {
-	local out servers= clients=
+# together COUNT "LAB OPTIONS" ITERATIONS: flows over one bottleneck, each between processes of its own.
+together() {
+	local out servers= clients= last=$((18519 + $1))
 	out=$(mktemp -d)
-	for port in $(seq 18520 18529); do
+	for port in $(seq 18520 $last); do
 		servers+="$perf server --port $port --token lab & "
-		clients+="$perf client 10.99.0.1 --port $port --token lab --rounds 1 --wait block --json $out/$port --transport rd --op send --mode bw --size 64K --iters 500 --window 1M & "
+		clients+="$perf client 10.99.0.1 --port $port --token lab --rounds 1 --wait block --json $out/$port --transport rd --op send --mode bw --size 64K --iters $3 --window 1M & "
 	done
-	timeout 120 "$lab" lab --delay 5ms --rate 100mbit --queue 250k --seed "$1" --wait-port 18529 -- bash -c "$servers wait" -- bash -c "sleep 1; $clients wait" >/dev/null 2>&1 || true
+	timeout 200 "$lab" lab $2 --wait-port $last -- bash -c "$servers wait" -- bash -c "sleep 1; $clients wait" >/dev/null 2>&1 || true
 	for file in "$out"/*; do field rd gbps <"$file"; done |
-		awk '{ n++; sum += $1; squares += $1 * $1 } END { printf "flows: %d, %.4f Gbit/s in all, index of Jain %.3f\n", n, sum, sum * sum / n / squares }'
+		awk '{ n++; sum += $1; squares += $1 * $1; if (n == 1 || $1 < least) least = $1 }
+			END { printf "%d flows: %.4f Gbit/s in all, the slowest %.4f, index of Jain %.3f\n", n, sum, least, sum * sum / n / squares }'
 	rm -r "$out"
+}
+
+flows() {
+	together 10 "--delay 5ms --rate 100mbit --queue 250k --seed $1" 500
+}
+
+incast() {
+	together 64 "--delay 100us --rate 200mbit --queue 256k --seed $1" 100
 }
 
 veth() {
@@ -90,7 +99,7 @@ latency() {
 	done
 }
 
-rows=${*:-loss long tail flows veth latency}
+rows=${*:-loss long tail flows incast veth latency}
 echo "load $(cut -d' ' -f1-3 /proc/loadavg)"
 for turn in $(seq "$turns"); do
 	for of in $rows; do "$of" "$turn"; done
