@@ -50,6 +50,11 @@ fn length(number: usize) -> usize {
 
 /// All ends send to all others at once; every message arrives once, in order, whole, and completes in order.
 fn exchange(ends: &[End]) {
+    exchange_many(ends, MESSAGES, length, Duration::from_secs(60));
+}
+
+/// The same with so many messages, of these lengths by number, within this time.
+fn exchange_many(ends: &[End], messages: usize, length: fn(usize) -> usize, within: Duration) {
     let mut tallies: Vec<BTreeMap<u16, Tally>> = ends
         .iter()
         .map(|end| {
@@ -58,13 +63,13 @@ fn exchange(ends: &[End]) {
             others.map(|qpn| (qpn, Tally::default())).collect()
         })
         .collect();
-    let deadline = now() + Duration::from_secs(60);
-    let done = |tally: &Tally| tally.completed == MESSAGES && tally.received == MESSAGES;
+    let deadline = now() + within;
+    let done = |tally: &Tally| tally.completed == messages && tally.received == messages;
     while !tallies.iter().all(|each| each.values().all(done)) {
         assert!(now() < deadline, "{tallies:?}");
         for (end, peers) in ends.iter().zip(&mut tallies) {
             for (qpn, tally) in &mut *peers {
-                while tally.posted < MESSAGES && tally.posted - tally.completed < DEPTH {
+                while tally.posted < messages && tally.posted - tally.completed < DEPTH {
                     let number = tally.posted;
                     end.post(number, *qpn, length(number)).unwrap();
                     tally.posted += 1;
@@ -106,6 +111,30 @@ fn loss_duplication_reordering_and_corruption_change_nothing() {
         let counters = end.qp.counters();
         assert!(counters.fault_dropped > 0, "{counters}");
         assert!(counters.fault_duplicated > 0, "{counters}");
+    }
+}
+
+/// Ten million messages, half of them each way.
+#[test]
+#[ignore = "some minutes"]
+fn soak_ten_million_messages_arrive_once_and_in_order() {
+    let harsh = |seed| {
+        let mut config = Config::default();
+        config.fault = Some(Fault {
+            drop: 0.01,
+            dup: 0.01,
+            reorder: 0.2,
+            corrupt: 0.01,
+            delay: Duration::ZERO,
+            seed,
+        });
+        config
+    };
+    let ends: Vec<_> = (0..2).map(|seed| End::new(harsh(seed), 48)).collect();
+    let short = |number| [8, 64, 1, 200][number % 4];
+    exchange_many(&ends, 5_000_000, short, Duration::from_secs(3600));
+    for end in &ends {
+        println!("{}", end.qp.counters());
     }
 }
 
