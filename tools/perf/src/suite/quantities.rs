@@ -85,13 +85,16 @@ pub(crate) const QUANTITIES: &[Quantity] = quantities! {
     "loss-valid", "valid share under loss", "1 - observed loss": Exactly 1.0, 1.0;
     "loss-others", "Send and Read goodput under loss", "(1 - loss) of that without": More;
     "scale-ud", "cost of a message with many UD peers of one queue pair", "the same with two": Less 1.3, 1.3;
+    "scale-rd", "cost of a message with many RD peers of one queue pair", "the same with two": Less 1.3, 1.3;
     "scale-rc", "cost of a message with many RC connections", "the same with two": Less 1.3, 1.3;
     "scale-ud-raw", "cost of a message with many UD peers of one queue pair", "plain sockets with as many": Less;
+    "scale-rd-raw", "cost of a message with many RD peers of one queue pair", "plain sockets with as many": Less;
     "scale-rc-raw", "cost of a message with many RC connections", "plain sockets with as many": Less;
     "scale-cq", "cost of a message with 256 busy queue pairs on one completion queue", "the same with two": Less 1.3, 1.3;
     "scale-threads", "cost of a message of 8 threads on 8 UD queue pairs", "the same of one": Less 1.3, 1.3;
     "scale-disturbed", "cost of a message beside a peer that is gone and one that never polls", "the same without them": Less 1.1, 1.1;
     "memory-ud", "memory of the process for each UD peer", "KiB": Less 1.0, 1.0;
+    "memory-rd", "memory of the process for each RD peer", "KiB": Less 1.0, 1.0;
     "memory-rc", "memory of the process for each idle RC connection", "KiB": Less 32.0, 32.0;
     "memory-kernel", "memory of the kernel for each end of it", "KiB": Less;
 };

@@ -6,8 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, AddressHandle, Cq, MpaConfig, Pd, QpAttr, RcListener, RcQp, RecvWr, Rnic, UdQp,
-    UdQpAttr, Wc,
+    Access, AddressHandle, Cq, MpaConfig, Pd, QpAttr, RcListener, RcQp, RecvWr, Rnic, Wc,
 };
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -19,8 +18,8 @@ use crate::error::{IoContext, PerfError, Result};
 use crate::machine::clock;
 use crate::run::scale::raw::Sockets;
 use crate::run::scale::side::{
-    Calls, Cost, by_number, find, is_message, post_rc, post_rc_receive, post_rc_receives, post_ud,
-    rc_qps,
+    Calls, Cost, DatagramQp, by_number, find, is_message, post_rc, post_rc_receive,
+    post_rc_receives, rc_qps,
 };
 use crate::run::scale::{HERE, Plan, SIZE, device, index, raise_descriptors};
 
@@ -53,7 +52,7 @@ pub(crate) fn run() -> Result<()> {
         .map_err(stack("create a completion queue"))?;
     let memory = Memory::new(&pd, 2 * SIZE, Access::LOCAL_WRITE)?;
     let peers = match plan.transport.uses_datagrams() {
-        true => Peers::ud(&pd, &cq, &memory, plan.count)?,
+        true => Peers::datagrams(&pd, &cq, &memory, &plan)?,
         false => Peers::rc(&pd, &cq, &memory, plan.count)?,
     };
     say(&Cost::default())?;
@@ -106,8 +105,8 @@ fn say<T: Serialize>(what: &T) -> Result<()> {
 }
 
 enum Peers {
-    Ud {
-        qps: Vec<UdQp>,
+    Datagram {
+        qps: Vec<DatagramQp>,
         /// Queue pairs by number, which is a port.
         by_port: Vec<u32>,
         ah: AddressHandle,
@@ -120,24 +119,19 @@ enum Peers {
 }
 
 impl Peers {
-    fn ud(pd: &Pd, cq: &Cq, memory: &Memory, peers: u32) -> Result<Self> {
-        let attributes = UdQpAttr {
-            bind: Some((HERE, 0).into()),
-            ..UdQpAttr::from(QpAttr {
+    fn datagrams(pd: &Pd, cq: &Cq, memory: &Memory, plan: &Plan) -> Result<Self> {
+        let mut by_port = vec![u32::MAX; 1 << 16];
+        let mut qps = Vec::with_capacity(index(plan.count));
+        for number in 0..plan.count {
+            let attributes = QpAttr {
                 max_send_wr: SENDS,
                 max_recv_wr: crate::endpoint::pattern::narrow(RECEIVES),
                 max_sge: 1,
                 ..QpAttr::new(cq, cq)
-            })
-        };
-        let mut by_port = vec![u32::MAX; 1 << 16];
-        let mut qps = Vec::with_capacity(index(peers));
-        for number in 0..peers {
-            let qp = pd
-                .create_ud_qp(&attributes)
-                .map_err(stack("create a queue pair"))?;
+            };
+            let qp = DatagramQp::open(pd, plan.transport, attributes)?;
             for _ in 0..RECEIVES {
-                post_ud_receive(&qp, memory)?;
+                post_receive(&qp, memory)?;
             }
             if let Some(entry) = by_port.get_mut(usize::from(qp.qpn())) {
                 *entry = number;
@@ -149,7 +143,7 @@ impl Peers {
             .map_err(stack("create an address handle"))?;
         let ports: Vec<u16> = qps.iter().map(|qp| qp.qpn()).collect();
         say(&ports)?;
-        Ok(Self::Ud { qps, by_port, ah })
+        Ok(Self::Datagram { qps, by_port, ah })
     }
 
     fn rc(pd: &Pd, cq: &Cq, memory: &Memory, peers: u32) -> Result<Self> {
@@ -183,13 +177,13 @@ impl Peers {
     fn answer(&self, wc: &Wc, memory: &Memory) -> Result<()> {
         let sges = [memory.region.sge(..SIZE)];
         match self {
-            Self::Ud { qps, by_port, ah } => {
+            Self::Datagram { qps, by_port, ah } => {
                 let place = by_port.get(index(wc.qpn)).copied().unwrap_or(u32::MAX);
                 let (Some(qp), Some(source)) = (qps.get(index(place)), wc.source) else {
                     return Err(PerfError::Protocol(format!("no queue pair {}", wc.qpn)));
                 };
-                post_ud(qp, ah, source.port(), &sges)?;
-                post_ud_receive(qp, memory)
+                qp.post_send(ah, source.port(), &sges)?;
+                post_receive(qp, memory)
             }
             Self::Rc {
                 qps,
@@ -204,13 +198,12 @@ impl Peers {
     }
 }
 
-fn post_ud_receive(qp: &UdQp, memory: &Memory) -> Result<()> {
+fn post_receive(qp: &DatagramQp, memory: &Memory) -> Result<()> {
     let sges = [memory.region.sge(SIZE..2 * SIZE)];
-    let request = RecvWr {
+    qp.post_recv(RecvWr {
         wr_id: 0,
         sges: &sges,
-    };
-    qp.post_recv(&[request]).map_err(stack("post a receive"))
+    })
 }
 
 /// Answers, while a round goes on; `answer` returns how much it found.

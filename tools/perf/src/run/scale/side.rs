@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dgiwarp::{
     Access, AddressHandle, ConnectionChannel, ConnectionEvent, Cq, Destination, MpaConfig,
-    Operation, Pd, QpAttr, RcOperation, RcQp, RcQpAttr, RcSendWr, RecvWr, Rnic, SendWr, UdQp,
-    UdQpAttr, Wc, WcOpcode, WcStatus,
+    Operation, Pd, QpAttr, RcOperation, RcQp, RcQpAttr, RcSendWr, RdQp, RdQpAttr, RdSendWr, RecvWr,
+    Rnic, SendWr, UdQp, UdQpAttr, Wc, WcOpcode, WcStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -96,10 +96,84 @@ pub(crate) struct One {
     batch: Vec<Wc>,
 }
 
+/// A queue pair whose work requests name their peers.
+#[derive(Debug)]
+pub(super) enum DatagramQp {
+    Ud(UdQp),
+    Rd(RdQp),
+}
+
+impl DatagramQp {
+    pub(super) fn open(pd: &Pd, transport: Transport, attributes: QpAttr<'_>) -> Result<Self> {
+        let bind = Some((HERE, 0).into());
+        let made = match transport.is_reliable_datagram() {
+            true => {
+                let mut attributes = RdQpAttr::new(attributes);
+                attributes.bind = bind;
+                pd.create_rd_qp(&attributes).map(Self::Rd)
+            }
+            false => {
+                let attributes = UdQpAttr {
+                    bind,
+                    ..UdQpAttr::from(attributes)
+                };
+                pd.create_ud_qp(&attributes).map(Self::Ud)
+            }
+        };
+        made.map_err(stack("create a queue pair"))
+    }
+
+    pub(super) fn qpn(&self) -> u16 {
+        match self {
+            Self::Ud(qp) => qp.qpn(),
+            Self::Rd(qp) => qp.qpn(),
+        }
+    }
+
+    pub(super) fn post_send(
+        &self,
+        ah: &AddressHandle,
+        qpn: u16,
+        sges: &[dgiwarp::Sge],
+    ) -> Result<()> {
+        let destination = Destination {
+            ah: ah.clone(),
+            qpn,
+            qkey: 0,
+        };
+        let posted = match self {
+            Self::Ud(qp) => qp.post_send(&[SendWr {
+                wr_id: 0,
+                operation: Operation::Send { immediate: None },
+                destination,
+                sges,
+                signaled: false,
+                solicited: false,
+            }]),
+            Self::Rd(qp) => qp.post_send(&[RdSendWr {
+                destination,
+                wr: RcSendWr {
+                    signaled: false,
+                    ..RcSendWr::new(0, RcOperation::Send { invalidate: None }, sges)
+                },
+            }]),
+        };
+        posted.map_err(stack("post a send"))
+    }
+
+    pub(super) fn post_recv(&self, request: RecvWr<'_>) -> Result<()> {
+        let posted = match self {
+            Self::Ud(qp) => qp.post_recv(&[request]),
+            Self::Rd(qp) => qp.post_recv(&[request]),
+        };
+        posted.map_err(stack("post a receive"))
+    }
+}
+
 #[derive(Debug)]
 enum Kind {
-    Ud {
-        qp: UdQp,
+    Datagram {
+        qp: DatagramQp,
         ah: AddressHandle,
         ports: Vec<u16>,
     },
@@ -124,7 +198,7 @@ impl One {
             .map_err(stack("create a completion queue"))?;
         let memory = Memory::new(&pd, (RECEIVES + 1) * SIZE, Access::LOCAL_WRITE)?;
         let kind = match transport.uses_datagrams() {
-            true => ud(&pd, &cq, &memory, ports)?,
+            true => datagrams(&pd, &cq, transport, &memory, ports)?,
             false => {
                 let qps = rc_qps(&pd, &cq, peers)?;
                 post_rc_receives(&qps, &memory)?;
@@ -154,9 +228,9 @@ impl One {
         let sge = [self.memory.region.sge(..SIZE)];
         let start = clock::now();
         match &self.kind {
-            Kind::Ud { qp, ah, ports } => {
+            Kind::Datagram { qp, ah, ports } => {
                 let qpn = ports.get(narrow(peer)).copied().unwrap_or(0);
-                post_ud(qp, ah, qpn, &sge)?;
+                qp.post_send(ah, qpn, &sge)?;
             }
             Kind::Rc { qps, .. } => {
                 let qp = qps.get(narrow(peer)).ok_or(PerfError::PeerGone)?;
@@ -170,9 +244,9 @@ impl One {
     /// Sends one message to each of these ports, of which nobody answers.
     pub(super) fn disturb(&self, ports: [u16; 2]) -> Result<()> {
         let sge = [self.memory.region.sge(..SIZE)];
-        if let Kind::Ud { qp, ah, .. } = &self.kind {
+        if let Kind::Datagram { qp, ah, .. } = &self.kind {
             for port in ports {
-                post_ud(qp, ah, port, &sge)?;
+                qp.post_send(ah, port, &sge)?;
             }
         }
         Ok(())
@@ -192,13 +266,12 @@ impl One {
             }
             answers += 1;
             match &self.kind {
-                Kind::Ud { qp, .. } => {
+                Kind::Datagram { qp, .. } => {
                     let sges = [receive(&self.memory, wc.wr_id)];
-                    let request = RecvWr {
+                    qp.post_recv(RecvWr {
                         wr_id: wc.wr_id,
                         sges: &sges,
-                    };
-                    qp.post_recv(&[request]).map_err(stack("post a receive"))?;
+                    })?;
                 }
                 Kind::Rc {
                     qps,
@@ -217,30 +290,30 @@ impl One {
     }
 }
 
-fn ud(pd: &Pd, cq: &Cq, memory: &Memory, ports: &[u16]) -> Result<Kind> {
-    let attributes = UdQpAttr {
-        bind: Some((HERE, 0).into()),
-        ..UdQpAttr::from(QpAttr {
-            max_recv_wr: RECEIVES,
-            ..QpAttr::new(cq, cq)
-        })
+fn datagrams(
+    pd: &Pd,
+    cq: &Cq,
+    transport: Transport,
+    memory: &Memory,
+    ports: &[u16],
+) -> Result<Kind> {
+    let attributes = QpAttr {
+        max_recv_wr: RECEIVES,
+        ..QpAttr::new(cq, cq)
     };
-    let qp = pd
-        .create_ud_qp(&attributes)
-        .map_err(stack("create a queue pair"))?;
+    let qp = DatagramQp::open(pd, transport, attributes)?;
     for slot in 1..=RECEIVES {
         let slot = crate::endpoint::pattern::widen(slot);
         let sges = [receive(memory, slot)];
-        let request = RecvWr {
+        qp.post_recv(RecvWr {
             wr_id: slot,
             sges: &sges,
-        };
-        qp.post_recv(&[request]).map_err(stack("post a receive"))?;
+        })?;
     }
     let ah = pd
         .create_ah(HERE)
         .map_err(stack("create an address handle"))?;
-    Ok(Kind::Ud {
+    Ok(Kind::Datagram {
         qp,
         ah,
         ports: ports.to_vec(),
@@ -261,27 +334,6 @@ pub(super) fn is_message(wc: &Wc) -> Result<bool> {
 fn receive(memory: &Memory, slot: u64) -> dgiwarp::Sge {
     let start = narrow(slot) * SIZE;
     memory.region.sge(start..start + SIZE)
-}
-
-pub(super) fn post_ud(
-    qp: &UdQp,
-    ah: &AddressHandle,
-    qpn: u16,
-    sges: &[dgiwarp::Sge],
-) -> Result<()> {
-    let request = SendWr {
-        wr_id: 0,
-        operation: Operation::Send { immediate: None },
-        destination: Destination {
-            ah: ah.clone(),
-            qpn,
-            qkey: 0,
-        },
-        sges,
-        signaled: false,
-        solicited: false,
-    };
-    qp.post_send(&[request]).map_err(stack("post a send"))
 }
 
 pub(super) fn post_rc(qp: &RcQp, sges: &[dgiwarp::Sge]) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::suite::results::Figure;
 const MOST_RAW: u32 = 4096;
 
 /// One queue pair or completion queue with more and more peers.
-pub(super) fn scales(pace: Pace) -> [Planned; 2] {
+pub(super) fn scales(pace: Pace) -> [Planned; 3] {
     let counts = pace.sizes(&[2, 16, 256, 4096, 10_000], &[2, 256, 1000]);
     let counts: Vec<u32> = counts
         .iter()
@@ -92,6 +92,10 @@ pub(super) fn scales(pace: Pace) -> [Planned; 2] {
         threaded(8, all),
     ];
     ud.group.members.extend(more);
+    let rd = of(
+        [Transport::Rd, Transport::Udp],
+        ["scale-rd", "scale-rd-raw", "memory-rd"],
+    );
     let mut rc = of(
         [Transport::Rc, Transport::Tcp],
         ["scale-rc", "scale-rc-raw", "memory-rc"],
@@ -122,7 +126,7 @@ pub(super) fn scales(pace: Pace) -> [Planned; 2] {
         },
     ]);
     // Memory that one frees counts no more for the next: what takes most comes first.
-    [rc, ud]
+    [rc, rd, ud]
 }
 
 /// So many threads with a UD queue pair each.
