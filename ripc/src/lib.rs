@@ -54,6 +54,7 @@ pub use endpoint::service::{Incoming, Reply, Request};
 pub use endpoint::stream::{Broken, StreamReceiver, StreamSender};
 pub use endpoint::{Destination, Endpoint};
 pub use engine::balance::LoadBalancing;
+pub use engine::urgency::{Urgency, UrgencyError};
 pub use error::Error;
 pub use memory::{Block, OutOfBounds};
 pub use names::{MethodId, NameError, ServiceId, ServiceName};

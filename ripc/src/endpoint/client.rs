@@ -16,6 +16,7 @@ use super::state::Pending;
 use super::stream::{StreamId, StreamReceiver, StreamSender, Streaming};
 use crate::engine::balance::{Instances, LoadBalancing};
 use crate::engine::calls::Fate;
+use crate::engine::urgency::Urgency;
 use crate::names::{MethodId, ServiceName};
 use crate::payload::Payload;
 use crate::status::{Code, Status};
@@ -32,6 +33,8 @@ pub struct CallOptions {
     pub idempotent: bool,
     /// Lengths of memory for the long items of the reply, in bytes: the server writes an item into it without asking first. At most 16. Default none.
     pub room: Vec<usize>,
+    /// Urgency, also of the streams and of the reply. Default 3.
+    pub urgency: Urgency,
 }
 
 impl Default for CallOptions {
@@ -40,6 +43,7 @@ impl Default for CallOptions {
             timeout: Some(Duration::from_secs(5)),
             idempotent: false,
             room: Vec::new(),
+            urgency: Urgency::DEFAULT,
         }
     }
 }
@@ -58,6 +62,13 @@ impl CallOptions {
     #[must_use]
     pub fn and_room(mut self, length: usize) -> Self {
         self.room.push(length);
+        self
+    }
+
+    /// With this urgency.
+    #[must_use]
+    pub fn and_urgency(mut self, urgency: Urgency) -> Self {
+        self.urgency = urgency;
         self
     }
 
@@ -337,6 +348,7 @@ impl Client {
             target,
             service: self.service.id,
             method,
+            urgency: options.urgency,
             payload,
             rooms: options.room.clone(),
             detached: false,
@@ -346,10 +358,10 @@ impl Client {
         };
         state.pending.insert(number, pending);
         if streams.down {
-            state.open_own(connection, number, streams);
+            state.open_own(connection, number, streams, options.urgency);
         }
         if let Some(peer) = state.peers.get_mut(&connection) {
-            peer.queue.push_back(Out::Call(number));
+            peer.outbox.push(options.urgency, Out::Call(number));
         }
         state.flush(connection, clock.now);
         let stream = state.streams.get(&StreamId { caller: 0, number });

@@ -15,6 +15,7 @@ use crate::engine::calls::{Fate, Replied};
 use crate::engine::credit::{Overdrawn, cost};
 use crate::engine::executions::Begin;
 use crate::engine::streams::BadPart;
+use crate::engine::urgency::{Admission, Urgency, admit};
 use crate::engine::windows::{BadWindow, check_windows};
 use crate::names::{MethodId, ServiceId};
 use crate::payload::Payload;
@@ -67,12 +68,12 @@ impl State {
                 if wc.opcode == WcOpcode::RdmaRead {
                     peer.last_heard = clock.now;
                 }
-                match done.map(|it| (it.memory, it.then)) {
-                    Some((memory, Then::Post(message))) => {
+                match done.map(|it| (it.memory, it.urgency, it.then)) {
+                    Some((memory, urgency, Then::Post(message))) => {
                         drop(memory);
-                        peer.queue.push_front(Out::Ready(message));
+                        peer.outbox.put_back(urgency, Out::Ready(message));
                     }
-                    Some((memory, Then::Deliver(inbound, octets))) => {
+                    Some((memory, _, Then::Deliver(inbound, octets))) => {
                         drop(memory);
                         self.reading -= octets;
                         self.deliver(key, *inbound, clock);
@@ -123,6 +124,7 @@ impl State {
         match message.kind {
             Kind::Call {
                 streams,
+                urgency,
                 service,
                 method,
                 timeout,
@@ -135,6 +137,7 @@ impl State {
                     cost,
                     service: ServiceId::of_wire(service),
                     method: MethodId::new(method),
+                    urgency,
                     deadline: (timeout > 0).then(|| clock.now + deadline),
                     cancelled: Arc::new(Cancellation::default()),
                 };
@@ -151,9 +154,15 @@ impl State {
                 }
                 self.reply(key, number, status, body, cost, clock)
             }
-            Kind::Message { to, from, body } => {
+            Kind::Message {
+                urgency,
+                to,
+                from,
+                body,
+            } => {
                 let about = About::Message {
                     number,
+                    urgency,
                     to,
                     from,
                     cost,
@@ -264,13 +273,10 @@ impl State {
                     Some(_) | None => peer.credit.consume(cost),
                 }
             }
-            Begin::Replay(answer) => peer.queue.push_back(Out::Reply {
-                number,
-                status: answer.status,
-                refused: answer.refused,
-                payload: Arc::clone(&answer.payload),
-                consumes: route.cost,
-            }),
+            Begin::Replay(answer) => {
+                let reply = answer.reply(number, route.cost);
+                peer.outbox.push(route.urgency, reply);
+            }
             Begin::ReplyLost => {
                 let text = "the call was executed, and its reply is not kept";
                 self.answer_at_once(number, &route, Code::Aborted, text);
@@ -281,7 +287,7 @@ impl State {
             }
             Begin::Execute => {
                 let about = About::Call { caller, number };
-                let service = route.service;
+                let (service, urgency) = (route.service, route.urgency);
                 self.routes.insert((caller, number), route);
                 self.open_theirs(key, caller, number, streams);
                 if self.going_away {
@@ -295,16 +301,35 @@ impl State {
                         &Status::new(Code::Unimplemented, text),
                         clock,
                     );
-                } else if self.jobs.len() + self.deferred >= self.limits.waiting {
-                    let text = "too many calls wait: the call was not executed";
-                    let status = Status::new(Code::ResourceExhausted, text);
-                    self.finish(caller, number, &status, clock);
-                } else {
+                } else if self.admit(urgency, clock) {
                     return self.take_items(key, about, body, clock);
+                } else {
+                    self.refuse_for_room(caller, number, clock);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether there is room for a call. One that waits and is less urgent may be refused in its place.
+    fn admit(&mut self, urgency: Urgency, clock: Clock) -> bool {
+        let (limit, jobs) = (self.limits.waiting, &mut self.jobs);
+        match admit(urgency, limit, self.deferred, |it| jobs.count(it)) {
+            Admission::Take => true,
+            Admission::Refuse => false,
+            Admission::Displace(urgency) => {
+                if let Some(job) = jobs.remove_newest(urgency) {
+                    self.refuse_for_room(job.caller, job.number, clock);
+                }
+                true
+            }
+        }
+    }
+
+    fn refuse_for_room(&mut self, caller: u64, number: u64, clock: Clock) {
+        let text = "too many calls wait: the call was not executed";
+        let status = Status::new(Code::ResourceExhausted, text);
+        self.finish(caller, number, &status, clock);
     }
 
     fn answer_at_once(&mut self, number: u64, route: &Route, code: Code, text: &str) {
@@ -318,13 +343,13 @@ impl State {
 
     fn answer_status(&mut self, number: u64, route: &Route, refused: bool, status: Status) {
         if let Some(peer) = self.peers.get_mut(&route.connection) {
-            peer.queue.push_back(Out::Reply {
-                number,
+            let answer = Answer {
                 status: status.code.number(),
                 refused,
                 payload: Arc::new(Payload::short(status.text)),
-                consumes: route.cost,
-            });
+            };
+            peer.outbox
+                .push(route.urgency, answer.reply(number, route.cost));
         }
     }
 
@@ -380,13 +405,8 @@ impl State {
         let octets = can_be_kept.then(|| answer.payload.short_octets() + 256);
         self.executions.finish(caller, number, &answer, octets);
         if let Some(peer) = self.peers.get_mut(&route.connection) {
-            peer.queue.push_back(Out::Reply {
-                number,
-                status: answer.status,
-                refused: answer.refused,
-                payload: Arc::clone(&answer.payload),
-                consumes: route.cost,
-            });
+            peer.outbox
+                .push(route.urgency, answer.reply(number, route.cost));
             self.flush(route.connection, clock.now);
         }
     }
@@ -492,6 +512,7 @@ impl State {
                     payload: inbound.payload,
                     caller: peer.address,
                     client: peer.secure.as_ref().map(Secure::peer),
+                    urgency: route.urgency,
                     deadline: route.deadline.map(|at| clock.start + at),
                     cancelled: Arc::clone(&route.cancelled),
                 };
@@ -518,6 +539,7 @@ impl State {
             }
             About::Message {
                 number,
+                urgency,
                 to,
                 from,
                 cost,
@@ -531,7 +553,7 @@ impl State {
                         from,
                         payload: inbound.payload,
                     };
-                    inbox.messages.push_back((key, cost, incoming));
+                    inbox.messages.push(urgency, (key, cost, incoming));
                     self.stirred = true;
                 }
             }

@@ -30,6 +30,7 @@ use self::progress::{RECEIVES, Receives, Shared};
 use self::secure::rights::Refused;
 use self::service::{Handler, Incoming, Reply, Request, Service};
 use self::state::{CQ_DEPTH, Device, State};
+use crate::engine::urgency::Urgency;
 use crate::error::Error;
 use crate::memory::{Block, Pool};
 use crate::names::{ServiceId, ServiceName};
@@ -267,7 +268,7 @@ impl Endpoint {
         let deadline = timeout.and_then(after);
         self.handle.shared.wait_until(deadline, |state, clock| {
             let inbox = state.inboxes.get_mut(&service)?;
-            let (key, cost, incoming) = inbox.messages.pop_front()?;
+            let (key, cost, incoming) = inbox.messages.pop()?;
             if let Some(peer) = state.peers.get_mut(&key) {
                 peer.credit.consume(cost);
                 state.flush(key, clock.now);
@@ -285,6 +286,22 @@ impl Endpoint {
     /// is made: else they are lost.
     pub fn send(
         &self,
+        from: ServiceId,
+        to: ServiceId,
+        destination: Destination,
+        payload: Payload,
+        windows: Vec<Block>,
+    ) -> Result<(), Status> {
+        self.send_with(Urgency::DEFAULT, from, to, destination, payload, windows)
+    }
+
+    /// As [`send`](Self::send), with an urgency: messages of one urgency keep their order.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_with(
+        &self,
+        urgency: Urgency,
         from: ServiceId,
         to: ServiceId,
         destination: Destination,
@@ -312,13 +329,14 @@ impl Endpoint {
         let number = state.calls.number();
         if let Some(peer) = state.peers.get_mut(&key) {
             check_inside(peer, &payload)?;
-            peer.queue.push_back(Out::Message {
+            let message = Out::Message {
                 number,
                 to: to.number(),
                 from: from.number(),
                 payload: Arc::new(payload),
                 windows,
-            });
+            };
+            peer.outbox.push(urgency, message);
         }
         state.flush(key, now);
         Ok(())
@@ -339,9 +357,7 @@ impl Endpoint {
         let deadline = after(timeout);
         let drained = self.handle.shared.wait_until(deadline, |state, _| {
             let mut peers = state.peers.values();
-            let busy = peers.any(|peer| {
-                !(peer.queue.is_empty() && peer.transfers.is_empty() && peer.offers.is_empty())
-            });
+            let busy = peers.any(|peer| peer.is_sending() || !peer.offers.is_empty());
             (!busy).then_some(())
         });
         drained.is_some()
@@ -372,7 +388,7 @@ impl Endpoint {
             let mut peers = state.peers.values();
             let sending = peers.any(|peer| {
                 let waits = peer.going_away.is_some_and(heard);
-                waits || !peer.queue.is_empty() || !peer.transfers.is_empty()
+                waits || peer.is_sending()
             });
             let busy = sending || state.running + state.deferred > 0 || !state.jobs.is_empty();
             (!busy).then_some(())

@@ -14,6 +14,7 @@ use super::stream::StreamId;
 use super::work_id::{MAX_COUNT, WorkId};
 use crate::engine::admission::{Grants, Presented};
 use crate::engine::credit::{Credit, cost};
+use crate::engine::urgency::{Outbox, Set, Turns, Urgency};
 use crate::engine::windows::{Granted, Own};
 use crate::memory::Block;
 use crate::payload::Payload;
@@ -97,6 +98,7 @@ pub(crate) struct Transfer<T> {
     pub(crate) pieces: VecDeque<Piece>,
     pub(crate) under_way: usize,
     pub(crate) memory: Vec<Registered>,
+    pub(crate) urgency: Urgency,
     pub(crate) then: T,
 }
 
@@ -148,12 +150,14 @@ pub(crate) struct Peer<T> {
     /// Tokens of this endpoint that the peer has.
     pub(crate) presented: Presented,
     pub(crate) credit: Credit,
-    pub(crate) queue: VecDeque<Out>,
+    /// Messages of the kinds that cost nothing and go before all others.
+    pub(crate) controls: VecDeque<Message>,
+    /// Other messages, and streams that have something to send, each once.
+    pub(crate) outbox: Outbox<Out, StreamId>,
     /// First grant of the peer to each stream, in octets; 0: it takes none.
     pub(crate) stream: u64,
-    /// Streams that have something to send, each once.
-    pub(crate) streams: VecDeque<StreamId>,
     pub(crate) transfers: VecDeque<Transfer<T>>,
+    transfer_turns: Turns,
     next_transfer: u32,
     /// Windows of the peer for MESSAGEs.
     pub(crate) granted: Granted,
@@ -227,10 +231,11 @@ impl<T> Peer<T> {
             grants: Grants::new(),
             presented: Presented::new(),
             credit: Credit::new(0, credit),
-            queue: VecDeque::new(),
+            controls: VecDeque::new(),
+            outbox: Outbox::new(),
             stream: 0,
-            streams: VecDeque::new(),
             transfers: VecDeque::new(),
+            transfer_turns: Turns::new(),
             next_transfer: 1,
             granted: Granted::default(),
             granted_for: BTreeMap::new(),
@@ -267,7 +272,7 @@ impl<T> Peer<T> {
         let longest = longest.min(usize::try_from(hello.longest).unwrap_or(longest));
         let secure = self.secure.as_ref();
         self.longest = secure.map_or(longest, |secure| secure.longest(longest));
-        self.credit.granted(hello.credit);
+        self.credit.greeted(hello.credit, self.longest);
         self.stream = hello.stream.into();
     }
 
@@ -278,13 +283,19 @@ impl<T> Peer<T> {
             credit: 0,
             kind,
         };
-        self.queue.push_front(Out::Ready(message));
+        self.controls.push_front(message);
+    }
+
+    /// Whether messages wait to be sent.
+    pub(crate) fn is_sending(&self) -> bool {
+        let waits = !self.controls.is_empty() || !self.outbox.is_without_messages();
+        waits || !self.transfers.is_empty()
     }
 
     /// Answers a PING.
     pub(crate) fn pong(&mut self, number: u64) -> Result<(), TooManyPings> {
-        let is_pong = |out: &&Out| matches!(out, Out::Ready(it) if it.kind == Kind::Pong);
-        if self.queue.iter().filter(is_pong).count() >= MOST_PONGS {
+        let is_pong = |it: &&Message| it.kind == Kind::Pong;
+        if self.controls.iter().filter(is_pong).count() >= MOST_PONGS {
             return Err(TooManyPings);
         }
         self.control(number, Kind::Pong);
@@ -305,13 +316,13 @@ impl<T> Peer<T> {
         self.phase == Phase::Up && self.in_flight.len() < IN_FLIGHT && !self.slots.free.is_empty()
     }
 
-    /// Posts a message. Returns it where its credit does not suffice yet.
-    pub(crate) fn post(&mut self, mut message: Message) -> Result<(), Message> {
+    /// Posts a message. Returns it where its credit does not suffice yet, or not for one that `leaves` some to others.
+    pub(crate) fn post(&mut self, mut message: Message, leaves: bool) -> Result<(), Message> {
         let mut bytes = std::mem::take(&mut self.message);
         bytes.clear();
         message.credit = self.credit.current();
         message.emit(&mut bytes);
-        let pays = !message.is_charged() || self.credit.charge(cost(bytes.len()));
+        let pays = !message.is_charged() || self.credit.charge(cost(bytes.len()), leaves);
         if pays {
             let secure = self.secure.as_mut();
             match secure.map_or(Ok(()), |secure| secure.seal(&message, &mut bytes)) {
@@ -392,7 +403,13 @@ impl<T> Peer<T> {
     }
 
     /// Begins a transfer.
-    pub(crate) fn transfer(&mut self, pieces: VecDeque<Piece>, memory: Vec<Registered>, then: T) {
+    pub(crate) fn transfer(
+        &mut self,
+        urgency: Urgency,
+        pieces: VecDeque<Piece>,
+        memory: Vec<Registered>,
+        then: T,
+    ) {
         let id = self.next_transfer;
         self.next_transfer = self.next_transfer.wrapping_add(1);
         self.transfers.push_back(Transfer {
@@ -400,16 +417,24 @@ impl<T> Peer<T> {
             pieces,
             under_way: 0,
             memory,
+            urgency,
             then,
         });
         self.post_pieces();
     }
 
-    /// Posts pieces, of the transfers by turns.
+    /// Posts pieces, of the transfers of the urgency whose turn it is by turns.
     pub(crate) fn post_pieces(&mut self) {
         while self.phase == Phase::Up && self.pieces < PIECES {
             let waits = |it: &Transfer<T>| !it.pieces.is_empty();
-            let Some(at) = self.transfers.iter().position(waits) else {
+            let waiting = self.transfers.iter().filter(|it| waits(it));
+            let waiting = Set::of(waiting.map(|it| it.urgency));
+            let Some(urgency) = self.transfer_turns.next(|it| waiting.has(it)) else {
+                return;
+            };
+            self.transfer_turns.taken(urgency, |it| waiting.has(it));
+            let next = |it: &Transfer<T>| it.urgency == urgency && waits(it);
+            let Some(at) = self.transfers.iter().position(next) else {
                 return;
             };
             let Some(mut transfer) = self.transfers.remove(at) else {

@@ -1,6 +1,5 @@
 //! Services of an endpoint: handlers of calls, and inboxes of messages.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::peer::Out;
 use super::stream::{StreamId, StreamReceiver, StreamSender, Streaming};
+use crate::engine::urgency::{Queue, Urgency};
 use crate::error::Error;
 use crate::memory::{Block, Pool};
 use crate::names::{MethodId, ServiceId, ServiceName};
@@ -54,6 +55,8 @@ pub struct Request {
     pub caller: SocketAddr,
     /// Key of the caller, which it proved when it connected. `None` without a handshake.
     pub client: Option<PublicKey>,
+    /// Urgency that the caller has chosen.
+    pub urgency: Urgency,
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancelled: Arc<Cancellation>,
 }
@@ -103,6 +106,19 @@ pub(crate) struct Answer {
     /// The call was not executed.
     pub(crate) refused: bool,
     pub(crate) payload: Arc<Payload>,
+}
+
+impl Answer {
+    /// The reply, to a CALL of this cost.
+    pub(crate) fn reply(&self, number: u64, consumes: u64) -> Out {
+        Out::Reply {
+            number,
+            status: self.status,
+            refused: self.refused,
+            payload: Arc::clone(&self.payload),
+            consumes,
+        }
+    }
 }
 
 /// Way of the one reply to a call. A call whose `Reply` is dropped unsent ends with `INTERNAL`.
@@ -197,9 +213,9 @@ pub(crate) struct Job {
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     /// Calls whose handlers hold their thread.
-    blocking: VecDeque<Job>,
+    blocking: Queue<Job>,
     /// Calls whose handlers return at once.
-    deferred: VecDeque<Job>,
+    deferred: Queue<Job>,
     /// Some were added since this was taken.
     added: bool,
 }
@@ -224,8 +240,8 @@ impl Jobs {
     pub(crate) fn add(&mut self, job: Job) {
         self.added = true;
         match job.service.handler {
-            Handler::Blocking(_) => self.blocking.push_back(job),
-            Handler::Deferred(_) => self.deferred.push_back(job),
+            Handler::Blocking(_) => self.blocking.push(job.request.urgency, job),
+            Handler::Deferred(_) => self.deferred.push(job.request.urgency, job),
         }
     }
 
@@ -234,11 +250,16 @@ impl Jobs {
     }
 
     pub(crate) fn next_deferred(&mut self) -> Option<Job> {
-        self.deferred.pop_front()
+        self.deferred.pop()
     }
 
     pub(crate) fn next_blocking(&mut self) -> Option<Job> {
-        self.blocking.pop_front()
+        self.blocking.pop()
+    }
+
+    /// Calls of an urgency.
+    pub(crate) fn count(&self, urgency: Urgency) -> usize {
+        self.blocking.count(urgency) + self.deferred.count(urgency)
     }
 
     /// Takes a call out. Returns whether it was there.
@@ -246,10 +267,13 @@ impl Jobs {
         let is = |job: &Job| job.caller == caller && job.number == number;
         [&mut self.blocking, &mut self.deferred]
             .into_iter()
-            .any(|jobs| {
-                let at = jobs.iter().position(is);
-                at.and_then(|at| jobs.remove(at)).is_some()
-            })
+            .any(|jobs| !jobs.remove(is).is_empty())
+    }
+
+    /// Takes out the newest call of an urgency, of those whose handlers hold a thread where there is one.
+    pub(crate) fn remove_newest(&mut self, urgency: Urgency) -> Option<Job> {
+        let blocking = self.blocking.pop_newest(urgency);
+        blocking.or_else(|| self.deferred.pop_newest(urgency))
     }
 }
 
@@ -261,6 +285,7 @@ pub(crate) struct Route {
     pub(crate) cost: u64,
     pub(crate) service: ServiceId,
     pub(crate) method: MethodId,
+    pub(crate) urgency: Urgency,
     /// Time by the endpoint's clock.
     pub(crate) deadline: Option<Duration>,
     pub(crate) cancelled: Arc<Cancellation>,
@@ -278,5 +303,5 @@ pub struct Incoming {
 /// Messages of a service that the program has not taken, with the connection and the cost of each. Their octets are bounded by credit.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    pub(crate) messages: VecDeque<(u64, u64, Incoming)>,
+    pub(crate) messages: Queue<(u64, u64, Incoming)>,
 }

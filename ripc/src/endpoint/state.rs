@@ -17,6 +17,7 @@ use super::service::{Answer, Inbox, Jobs, Route, Service};
 use super::stream::{Stream, StreamId};
 use crate::engine::calls::{Calls, Expired, Fate, Lost, Sending};
 use crate::engine::executions::Executions;
+use crate::engine::urgency::{Next, Queue, Urgency};
 use crate::engine::windows::Granted;
 use crate::memory::{Block, Pool};
 use crate::names::{MethodId, ServiceId};
@@ -62,6 +63,7 @@ pub(crate) enum About {
     },
     Message {
         number: u64,
+        urgency: Urgency,
         to: u64,
         from: u64,
         cost: u64,
@@ -75,6 +77,7 @@ pub(crate) struct Pending {
     pub(crate) target: SocketAddr,
     pub(crate) service: ServiceId,
     pub(crate) method: MethodId,
+    pub(crate) urgency: Urgency,
     pub(crate) payload: Arc<Payload>,
     /// Lengths of the windows for the reply, in octets.
     pub(crate) rooms: Vec<usize>,
@@ -138,7 +141,7 @@ pub(crate) struct State {
     pub(crate) woken: Vec<Waker>,
     /// Octets being read, of all peers.
     pub(crate) reading: u64,
-    pub(crate) unread: VecDeque<Unread>,
+    pub(crate) unread: Queue<Unread>,
     pub(crate) going_away: bool,
     pub(crate) closed: bool,
     /// Something has happened that a waiting thread may wait for.
@@ -171,7 +174,7 @@ impl State {
             deferred: 0,
             woken: Vec::new(),
             reading: 0,
-            unread: VecDeque::new(),
+            unread: Queue::default(),
             going_away: false,
             closed: false,
             stirred: false,
@@ -180,83 +183,103 @@ impl State {
 
     /// Sends what may be sent on a connection.
     pub(crate) fn flush(&mut self, key: u64, now: Duration) {
-        self.flush_queue(key, now);
-        self.flush_streams(key);
-    }
-
-    fn flush_queue(&mut self, key: u64, now: Duration) {
+        // The first message waits for credit.
+        let mut blocked = false;
         while let Some(peer) = self.peers.get_mut(&key) {
             if !peer.has_room() {
                 return;
             }
-            let Some(out) = peer.queue.pop_front() else {
-                if !peer.credit.is_due() {
-                    return;
-                }
-                peer.control(0, Kind::Credit);
+            if let Some(message) = peer.controls.pop_front() {
+                // It costs nothing.
+                let _ = peer.post(message, false);
                 continue;
-            };
-            match out {
-                Out::Ready(message) => {
+            }
+            match peer.outbox.next(blocked) {
+                Some(Next::Message {
+                    urgency,
+                    leaves,
+                    message: Out::Ready(message),
+                }) => {
                     let call = matches!(message.kind, Kind::Call { .. }).then_some(message.number);
-                    if let Err(message) = peer.post(message) {
-                        peer.queue.push_front(Out::Ready(message));
-                        // The peer may wait for credit as well.
-                        if !peer.credit.is_due() {
-                            return;
+                    if let Err(message) = peer.post(message, leaves) {
+                        peer.outbox.put_back(urgency, Out::Ready(message));
+                        blocked = true;
+                    } else {
+                        peer.outbox.sent(urgency);
+                        if let Some(number) = call {
+                            self.streams_sent(number);
                         }
-                        peer.control(0, Kind::Credit);
-                    } else if let Some(number) = call {
-                        self.streams_sent(number);
                     }
                 }
-                Out::Call(number) => self.begin_call(key, number, now),
-                Out::Reply {
-                    number,
+                Some(Next::Message {
+                    urgency, message, ..
+                }) => self.lower_message(key, urgency, message, now),
+                Some(Next::Stream(id)) => self.flush_stream(key, id),
+                // The peer may wait for credit as well.
+                None if peer.credit.is_due() => peer.control(0, Kind::Credit),
+                None => return,
+            }
+        }
+    }
+
+    /// Makes a message of what waits to be sent, and puts its items in their place.
+    fn lower_message(&mut self, key: u64, urgency: Urgency, out: Out, now: Duration) {
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return;
+        };
+        match out {
+            Out::Ready(message) => peer.outbox.put_back(urgency, Out::Ready(message)),
+            Out::Call(number) => self.begin_call(key, number, now),
+            Out::Reply {
+                number,
+                status,
+                refused,
+                payload,
+                consumes,
+            } => {
+                let mut granted = peer.granted_for.remove(&number).unwrap_or_default();
+                peer.credit.consume(consumes);
+                let lowered = lower(
+                    peer,
+                    &self.pool,
+                    Subject::Reply(number),
+                    &payload,
+                    0,
+                    &mut granted,
+                );
+                let (status, lowered) = match lowered {
+                    Ok(lowered) => (status, lowered),
+                    Err(failure) => (failure.code.number(), Lowered::text(&failure.text)),
+                };
+                lowered.send(peer, number, urgency, |body| Kind::Reply {
                     status,
                     refused,
-                    payload,
-                    consumes,
-                } => {
-                    let mut granted = peer.granted_for.remove(&number).unwrap_or_default();
-                    peer.credit.consume(consumes);
-                    let lowered = lower(
-                        peer,
-                        &self.pool,
-                        Subject::Reply(number),
-                        &payload,
-                        0,
-                        &mut granted,
-                    );
-                    let (status, lowered) = match lowered {
-                        Ok(lowered) => (status, lowered),
-                        Err(failure) => (failure.code.number(), Lowered::text(&failure.text)),
-                    };
-                    lowered.send(peer, number, |body| Kind::Reply {
-                        status,
-                        refused,
+                    body,
+                });
+            }
+            Out::Message {
+                number,
+                to,
+                from,
+                payload,
+                windows,
+            } => {
+                let mut granted = std::mem::take(&mut peer.granted);
+                let subject = Subject::Message(number);
+                let count = if peer.seals_all() { 0 } else { windows.len() };
+                let lowered = lower(peer, &self.pool, subject, &payload, count, &mut granted);
+                peer.granted = granted;
+                if let Ok(mut lowered) = lowered {
+                    let windows = windows.into_iter().take(count);
+                    let windows = windows.filter_map(|block| peer.grant(block, None));
+                    lowered.body.windows = windows.collect();
+                    lowered.send(peer, number, urgency, |body| Kind::Message {
+                        urgency,
+                        to,
+                        from,
                         body,
                     });
-                }
-                Out::Message {
-                    number,
-                    to,
-                    from,
-                    payload,
-                    windows,
-                } => {
-                    let mut granted = std::mem::take(&mut peer.granted);
-                    let subject = Subject::Message(number);
-                    let count = if peer.seals_all() { 0 } else { windows.len() };
-                    let lowered = lower(peer, &self.pool, subject, &payload, count, &mut granted);
-                    peer.granted = granted;
-                    if let Ok(mut lowered) = lowered {
-                        let windows = windows.into_iter().take(count);
-                        let windows = windows.filter_map(|block| peer.grant(block, None));
-                        lowered.body.windows = windows.collect();
-                        lowered.send(peer, number, |body| Kind::Message { to, from, body });
-                        present(&self.rights, peer, ServiceId::of_wire(to));
-                    }
+                    present(&self.rights, peer, ServiceId::of_wire(to));
                 }
             }
         }
@@ -302,9 +325,10 @@ impl State {
             Ok(mut lowered) => {
                 lowered.body.windows = windows;
                 let (service, method) = (pending.service.number(), pending.method.number());
-                let floor = self.calls.floor();
-                lowered.send(peer, number, |body| Kind::Call {
+                let (urgency, floor) = (pending.urgency, self.calls.floor());
+                lowered.send(peer, number, urgency, |body| Kind::Call {
                     streams,
+                    urgency,
                     service,
                     method,
                     timeout,
@@ -362,11 +386,15 @@ impl State {
 
     fn send_cancel(&mut self, connection: u64, number: u64, now: Duration) {
         if let Some(peer) = self.peers.get_mut(&connection) {
-            peer.queue.push_back(Out::Ready(Message {
+            // Behind its CALL.
+            let message = Message {
                 number,
                 credit: 0,
                 kind: Kind::Cancel,
-            }));
+            };
+            let urgency = self.pending.get(&number).map(|it| it.urgency);
+            peer.outbox
+                .push(urgency.unwrap_or_default(), Out::Ready(message));
             self.flush(connection, now);
         }
     }
@@ -438,14 +466,8 @@ impl State {
                 lost.push(inbound.about);
             }
         }
-        let mut unread = std::mem::take(&mut self.unread);
-        unread.retain(|it| {
-            if it.connection == key {
-                lost.push(it.about);
-            }
-            it.connection != key
-        });
-        self.unread = unread;
+        let unread = self.unread.remove(|it| it.connection == key);
+        lost.extend(unread.into_iter().map(|it| it.about));
         for about in lost {
             self.lose(about);
         }
@@ -500,14 +522,14 @@ impl State {
         let Some(pending) = self.pending.get_mut(&number) else {
             return;
         };
-        let target = pending.target;
+        let (target, urgency) = (pending.target, pending.urgency);
         match self.connection_to(target, now) {
             Ok(key) => {
                 if let Some(pending) = self.pending.get_mut(&number) {
                     pending.connection = key;
                 }
                 if let Some(peer) = self.peers.get_mut(&key) {
-                    peer.queue.push_back(Out::Call(number));
+                    peer.outbox.push(urgency, Out::Call(number));
                 }
                 self.flush(key, now);
             }

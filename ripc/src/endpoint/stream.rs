@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::engine::streams::{Incoming, Outgoing};
+use crate::engine::urgency::Urgency;
 
 /// Name of the streams of a call: the instance of its caller, 0 for this endpoint, and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,6 +19,8 @@ pub(crate) struct StreamId {
 pub(crate) struct Stream {
     /// Connection of the call.
     pub(crate) connection: u64,
+    /// That of the call.
+    pub(crate) urgency: Urgency,
     /// `None` where this end sends no octets.
     pub(crate) outgoing: Option<Outgoing>,
     /// `None` where none come.

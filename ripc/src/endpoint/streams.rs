@@ -8,6 +8,7 @@ use super::progress::{Inner, Shared};
 use super::state::State;
 use super::stream::{Broken, Stream, StreamId, Streaming};
 use crate::engine::streams::{BadPart, Incoming, Outgoing};
+use crate::engine::urgency::Urgency;
 use crate::system::replace_waker;
 use crate::wire::message::{Direction, Kind, Message, STREAM_OVERHEAD, Streams};
 
@@ -29,11 +30,18 @@ fn inward(id: StreamId) -> Direction {
 
 impl State {
     /// Opens the streams of a call that was begun here.
-    pub(crate) fn open_own(&mut self, connection: u64, number: u64, streams: Streams) {
+    pub(crate) fn open_own(
+        &mut self,
+        connection: u64,
+        number: u64,
+        streams: Streams,
+        urgency: Urgency,
+    ) {
         let window = self.limits.stream.into();
         let id = StreamId { caller: 0, number };
         let stream = Stream {
             connection,
+            urgency,
             outgoing: streams.up.then(|| Outgoing::new(0)),
             incoming: streams.down.then(|| Incoming::new(window)),
             opened: false,
@@ -55,9 +63,12 @@ impl State {
         streams: Streams,
     ) {
         let granted = self.peers.get(&connection).map_or(0, |it| it.stream);
+        let route = self.routes.get(&(caller, number));
+        let urgency = route.map(|it| it.urgency).unwrap_or_default();
         let window = self.limits.stream.into();
         let stream = Stream {
             connection,
+            urgency,
             outgoing: streams.down.then(|| Outgoing::new(granted)),
             incoming: streams.up.then(|| Incoming::new(window)),
             opened: true,
@@ -247,63 +258,57 @@ impl State {
             && let Some(peer) = self.peers.get_mut(&stream.connection)
         {
             stream.queued = true;
-            peer.streams.push_back(id);
+            peer.outbox.push_stream(stream.urgency, id);
         }
     }
 
-    /// Sends grants and parts of the streams of a connection, by turns.
-    pub(crate) fn flush_streams(&mut self, key: u64) {
-        while let Some(peer) = self.peers.get_mut(&key) {
-            if !peer.has_room() {
-                return;
-            }
-            let Some(id) = peer.streams.pop_front() else {
-                return;
-            };
-            let stream = self.streams.get_mut(&id);
-            let Some(stream) = stream.filter(|it| it.connection == key) else {
-                continue;
-            };
-            stream.queued = false;
-            let message = |kind| Message {
+    /// Sends a grant or a part of a stream whose turn it is.
+    pub(crate) fn flush_stream(&mut self, key: u64, id: StreamId) {
+        let stream = self.streams.get_mut(&id);
+        let Some(stream) = stream.filter(|it| it.connection == key) else {
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return;
+        };
+        stream.queued = false;
+        let most = peer.longest.saturating_sub(STREAM_OVERHEAD);
+        // It costs nothing.
+        let mut post = |kind| {
+            let message = Message {
                 number: id.number,
                 credit: 0,
                 kind,
             };
-            let mut again = false;
-            if let Some(incoming) = &mut stream.incoming
-                && incoming.is_due()
-            {
-                let (granted, stop) = incoming.announce();
-                let direction = inward(id);
-                let kind = Kind::Grant {
-                    direction,
-                    stop,
-                    granted,
-                };
-                // It costs nothing.
-                let _ = peer.post(message(kind));
+            let _ = peer.post(message, false);
+        };
+        let mut again = false;
+        if let Some(incoming) = &mut stream.incoming
+            && incoming.is_due()
+        {
+            let (granted, stop) = incoming.announce();
+            post(Kind::Grant {
+                direction: inward(id),
+                stop,
+                granted,
+            });
+            again = true;
+        } else if let Some(outgoing) = &mut stream.outgoing {
+            if let Some((octets, end)) = outgoing.part(most) {
+                stream.used = true;
+                post(Kind::Stream {
+                    direction: outward(id),
+                    end,
+                    octets,
+                });
                 again = true;
-            } else if let Some(outgoing) = &mut stream.outgoing {
-                let most = peer.longest.saturating_sub(STREAM_OVERHEAD);
-                if let Some((octets, end)) = outgoing.part(most) {
-                    stream.used = true;
-                    let direction = outward(id);
-                    let kind = Kind::Stream {
-                        direction,
-                        end,
-                        octets,
-                    };
-                    let _ = peer.post(message(kind));
-                    again = true;
-                }
-                if outgoing.is_flushed() || outgoing.has_room() {
-                    self.woken.extend(stream.writer.take());
-                }
             }
-            if again {
-                self.queue_stream(id);
+            if outgoing.is_flushed() || outgoing.has_room() {
+                self.woken.extend(stream.writer.take());
             }
+        }
+        if again {
+            self.queue_stream(id);
         }
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct Credit {
     /// First grant to the peer.
     window: u64,
     announced: u64,
+    /// Credit that messages less urgent than the default leave.
+    kept: u64,
 }
 
 impl Credit {
@@ -36,6 +38,7 @@ impl Credit {
         Self {
             sent: 0,
             granted,
+            kept: 0,
             came: 0,
             consumed: 0,
             window,
@@ -43,9 +46,18 @@ impl Credit {
         }
     }
 
-    /// Charges a message that is sent now; false where it has to wait.
-    pub(crate) fn charge(&mut self, cost: u64) -> bool {
-        let fits = self.granted - self.sent >= cost;
+    /// Takes the first grant of a peer that takes messages of up to `longest` octets.
+    pub(crate) fn greeted(&mut self, granted: u64, longest: usize) {
+        self.granted(granted);
+        // The peer announces what it has consumed once that is half of the grant: a message has room in the other half.
+        let spare = (granted / 2).saturating_sub(cost(longest));
+        self.kept = spare.min(granted / 4);
+    }
+
+    /// Charges a message that is sent now; false where it has to wait. One that `leaves` credit to others does not take the last of it.
+    pub(crate) fn charge(&mut self, cost: u64, leaves: bool) -> bool {
+        let kept = if leaves { self.kept } else { 0 };
+        let fits = self.granted - self.sent >= cost.saturating_add(kept);
         if fits {
             self.sent += cost;
         }
@@ -99,7 +111,7 @@ mod tests {
         let mut refused = 0;
         for round in 0..200 {
             let cost = cost(round);
-            if sender.charge(cost) {
+            if sender.charge(cost, false) {
                 assert_eq!(receiver.received(cost), Ok(()));
             } else {
                 refused += 1;
@@ -114,5 +126,43 @@ mod tests {
             }
         }
         assert!(refused > 10);
+    }
+
+    #[test]
+    fn some_messages_leave_a_quarter_of_the_first_grant() {
+        let (granted, longest) = (100_000, 8192);
+        let mut sender = Credit::new(0, 0);
+        sender.greeted(granted, longest);
+        assert!(sender.charge(75_000, true));
+        assert!(!sender.charge(1, true));
+        assert!(sender.charge(25_000, false));
+        assert!(!sender.charge(1, false));
+        sender.granted(granted + 25_001);
+        assert!(sender.charge(1, true));
+    }
+
+    #[test]
+    fn a_message_that_leaves_credit_to_others_is_sent_in_the_end() {
+        for (granted, longest) in [
+            (1 << 20, 8192),
+            (128 << 10, 65_536),
+            (20_000, 8192),
+            (500, 1024),
+        ] {
+            let mut sender = Credit::new(0, 0);
+            let mut receiver = Credit::new(0, granted);
+            sender.greeted(granted, longest);
+            let longest = usize::try_from(granted / 2).unwrap().min(longest) - 128;
+            for round in 0..300 {
+                let cost = cost(longest - round % 7);
+                assert!(sender.charge(cost, true), "{granted} {round}");
+                assert_eq!(receiver.received(cost), Ok(()));
+                receiver.consume(cost);
+                if receiver.is_due() {
+                    sender.granted(receiver.current());
+                    receiver.announced();
+                }
+            }
+        }
     }
 }

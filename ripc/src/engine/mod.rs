@@ -7,6 +7,7 @@ pub(crate) mod credit;
 pub(crate) mod executions;
 pub(crate) mod ranges;
 pub(crate) mod streams;
+pub(crate) mod urgency;
 pub(crate) mod windows;
 
 #[cfg(test)]

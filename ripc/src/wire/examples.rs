@@ -5,6 +5,7 @@ use super::message::{Body, Direction, Kind, Message, Streams, Window, WireItem};
 use super::resolve::{Answer, Query};
 use super::token::Claims;
 use super::{VERSION, metadata::Metadata};
+use crate::engine::urgency::Urgency;
 use crate::{MethodId, ServiceId};
 
 const SPECIFICATION: &str = include_str!("../../../rfc-notes/ripc.md");
@@ -113,6 +114,7 @@ fn calls_and_replies() {
     };
     let kind = Kind::Call {
         streams: Streams::default(),
+        urgency: Urgency::DEFAULT,
         service: ServiceId::named("kv").number(),
         method: MethodId::named("get").number(),
         timeout: 2_000_000,
@@ -142,6 +144,19 @@ fn calls_and_replies() {
     };
     check("refusal", &with((1 << 20) + 75 + 128, kind));
     check("cancel", &with(1 << 20, Kind::Cancel));
+    let kind = Kind::Call {
+        streams: Streams {
+            down: true,
+            up: false,
+        },
+        urgency: Urgency::MOST,
+        service: ServiceId::named("kv").number(),
+        method: MethodId::named("get").number(),
+        timeout: 0,
+        floor: 5,
+        body: Body::default(),
+    };
+    check("urgent-call", &with(1 << 20, kind));
 }
 
 #[test]
@@ -170,6 +185,7 @@ fn messages() {
     check(
         "message",
         &with(Kind::Message {
+            urgency: Urgency::DEFAULT,
             to: 4,
             from: 17,
             body,
@@ -221,6 +237,7 @@ fn streams() {
             down: true,
             up: true,
         },
+        urgency: Urgency::DEFAULT,
         service: ServiceId::named("kv").number(),
         method: MethodId::named("get").number(),
         timeout: 0,

@@ -3,6 +3,7 @@
 use dgiwarp_codec::{split_header, u32_at, u64_at};
 
 use super::{FormatError, check, split, u16_at};
+use crate::engine::urgency::Urgency;
 
 const HEADER: usize = 24;
 const CALL: usize = 24;
@@ -14,6 +15,8 @@ const TOKEN: usize = 8;
 /// Flags of a CALL.
 const TAKES_STREAM: u8 = 1;
 const HAS_STREAM: u8 = 2;
+/// Lowest of the three bits for the urgency of a CALL or MESSAGE, among the flags.
+const URGENCY: u32 = 2;
 /// Flag of a REPLY.
 const REFUSED: u8 = 1;
 /// First octet of a sealed message.
@@ -81,6 +84,7 @@ pub(crate) enum Direction {
 pub(crate) enum Kind {
     Call {
         streams: Streams,
+        urgency: Urgency,
         service: u64,
         method: u32,
         /// Microseconds, 0 for none.
@@ -95,6 +99,7 @@ pub(crate) enum Kind {
         body: Body,
     },
     Message {
+        urgency: Urgency,
         to: u64,
         from: u64,
         body: Body,
@@ -175,6 +180,7 @@ impl Message {
             windows: header[3].into(),
             metadata: u16_at::<6, HEADER>(header).into(),
         };
+        let urgency = Urgency::of_wire(header[1] >> URGENCY);
         let (kind, rest) = match header[0] {
             1 => {
                 let (fields, rest) = split_header::<CALL>(rest)?;
@@ -184,6 +190,7 @@ impl Message {
                         down: header[1] & TAKES_STREAM != 0,
                         up: header[1] & HAS_STREAM != 0,
                     },
+                    urgency,
                     service: u64_at::<0, CALL>(fields),
                     method: u32_at::<8, CALL>(fields),
                     timeout: u32_at::<12, CALL>(fields),
@@ -206,6 +213,7 @@ impl Message {
                 let (fields, rest) = split_header::<ADDRESSED>(rest)?;
                 let (body, rest) = Body::parse(&counts, rest)?;
                 let kind = Kind::Message {
+                    urgency,
                     to: u64_at::<0, ADDRESSED>(fields),
                     from: u64_at::<8, ADDRESSED>(fields),
                     body,
@@ -287,9 +295,14 @@ impl Message {
             Kind::Token(_) => (14, 0, &none),
         };
         let flags = match &self.kind {
-            Kind::Call { streams, .. } => {
-                (u8::from(streams.down) * TAKES_STREAM) | (u8::from(streams.up) * HAS_STREAM)
+            Kind::Call {
+                streams, urgency, ..
+            } => {
+                let streams =
+                    (u8::from(streams.down) * TAKES_STREAM) | (u8::from(streams.up) * HAS_STREAM);
+                streams | (urgency.to_wire() << URGENCY)
             }
+            Kind::Message { urgency, .. } => urgency.to_wire() << URGENCY,
             Kind::Reply { refused, .. } => u8::from(*refused) * REFUSED,
             _ => 0,
         };
@@ -542,32 +555,38 @@ mod tests {
     fn kind() -> impl Strategy<Value = Kind> {
         prop_oneof![
             (
-                (any::<bool>(), any::<bool>()),
+                (any::<bool>(), any::<bool>(), 0..8_u8),
                 any::<u64>(),
                 any::<u32>(),
                 any::<u32>(),
                 any::<u64>(),
                 body()
             )
-                .prop_map(|((down, up), service, method, timeout, floor, body)| {
-                    Kind::Call {
-                        streams: Streams { down, up },
-                        service,
-                        method,
-                        timeout,
-                        floor,
-                        body,
+                .prop_map(
+                    |((down, up, urgency), service, method, timeout, floor, body)| {
+                        Kind::Call {
+                            streams: Streams { down, up },
+                            urgency: Urgency::of_wire(urgency),
+                            service,
+                            method,
+                            timeout,
+                            floor,
+                            body,
+                        }
                     }
-                }),
+                ),
             (any::<u16>(), any::<bool>(), body()).prop_map(|(status, refused, body)| Kind::Reply {
                 status,
                 refused,
                 body
             }),
-            (any::<u64>(), any::<u64>(), body()).prop_map(|(to, from, body)| Kind::Message {
-                to,
-                from,
-                body
+            (0..8_u8, any::<u64>(), any::<u64>(), body()).prop_map(|(urgency, to, from, body)| {
+                Kind::Message {
+                    urgency: Urgency::of_wire(urgency),
+                    to,
+                    from,
+                    body,
+                }
             }),
             Just(Kind::Credit),
             Just(Kind::Cancel),

@@ -8,6 +8,7 @@ use dgiwarp::Access;
 use super::super::peer::{Out, Piece, Registered, Subject, pieces};
 use super::super::state::{Connection, Then};
 use super::inside::short;
+use crate::engine::urgency::Urgency;
 use crate::engine::windows::Granted;
 use crate::memory::Pool;
 use crate::payload::{Item, Payload};
@@ -34,17 +35,24 @@ impl Lowered {
         }
     }
 
-    /// Queues the message before all others, or behind its transfer.
-    pub(crate) fn send(self, peer: &mut Connection, number: u64, kind: impl FnOnce(Body) -> Kind) {
+    /// Queues the message before all others of its urgency, or behind its transfer.
+    pub(crate) fn send(
+        self,
+        peer: &mut Connection,
+        number: u64,
+        urgency: Urgency,
+        kind: impl FnOnce(Body) -> Kind,
+    ) {
         let message = Message {
             number,
             credit: 0,
             kind: kind(self.body),
         };
         if self.pieces.is_empty() {
-            peer.queue.push_front(Out::Ready(message));
+            peer.outbox.put_back(urgency, Out::Ready(message));
         } else {
-            peer.transfer(self.pieces, self.memory, Then::Post(message));
+            peer.transfer(urgency, self.pieces, self.memory, Then::Post(message));
+            peer.outbox.sent(urgency);
         }
     }
 }

@@ -7,6 +7,7 @@ use dgiwarp::Access;
 use super::super::inbound::{Clock, Violation};
 use super::super::peer::pieces;
 use super::super::state::{About, Inbound, State, Then, Unread};
+use crate::engine::urgency::Urgency;
 use crate::engine::windows::BadWindow;
 use crate::memory::take_place;
 use crate::payload::{Item, Payload};
@@ -39,11 +40,14 @@ impl State {
             return Ok(());
         }
         if sum > 0 && (self.reading + sum > self.limits.reading || !self.unread.is_empty()) {
-            self.unread.push_back(Unread {
+            let unread = Unread {
                 connection: key,
                 about,
                 body,
-            });
+            };
+            self.unread.push(self.urgency_of(about), unread);
+            // It may be more urgent than those that have no room.
+            self.read_more(clock);
             return Ok(());
         }
         self.read(key, about, body, sum, clock)
@@ -51,21 +55,35 @@ impl State {
 
     /// Goes on with messages that waited for room.
     pub(in super::super) fn read_more(&mut self, clock: Clock) {
-        while let Some(unread) = self.unread.pop_front() {
-            let offered = |item: &WireItem| match item {
-                WireItem::Offered { length, .. } => *length,
-                WireItem::Inline(_) | WireItem::Written { .. } => 0,
-            };
-            let sum: u64 = unread.body.items.iter().map(offered).sum();
+        let offered = |item: &WireItem| match item {
+            WireItem::Offered { length, .. } => *length,
+            WireItem::Inline(_) | WireItem::Written { .. } => 0,
+        };
+        while let Some(first) = self.unread.first() {
+            let sum: u64 = first.body.items.iter().map(offered).sum();
             if self.reading + sum > self.limits.reading {
-                self.unread.push_front(unread);
                 return;
             }
+            let Some(unread) = self.unread.pop() else {
+                return;
+            };
             let key = unread.connection;
             if let Err(violation) = self.read(key, unread.about, unread.body, sum, clock) {
                 self.close(key, false, &violation.to_string(), clock.now);
             }
         }
+    }
+
+    fn urgency_of(&self, about: About) -> Urgency {
+        let urgency = match about {
+            About::Call { caller, number } => {
+                let route = self.routes.get(&(caller, number));
+                route.map(|it| it.urgency)
+            }
+            About::Reply { number, .. } => self.pending.get(&number).map(|it| it.urgency),
+            About::Message { urgency, .. } => Some(urgency),
+        };
+        urgency.unwrap_or_default()
     }
 
     fn read(
@@ -76,6 +94,7 @@ impl State {
         sum: u64,
         clock: Clock,
     ) -> Result<(), Violation> {
+        let urgency = self.urgency_of(about);
         let Some(peer) = self.peers.get_mut(&key) else {
             return Ok(());
         };
@@ -133,7 +152,12 @@ impl State {
             self.deliver(key, inbound, clock);
         } else {
             self.reading += sum;
-            peer.transfer(reads, memory, Then::Deliver(Box::new(inbound), sum));
+            peer.transfer(
+                urgency,
+                reads,
+                memory,
+                Then::Deliver(Box::new(inbound), sum),
+            );
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::super::peer::{Out, Peer};
+use super::super::peer::Peer;
 use super::sealed::Secure;
 use crate::engine::admission::Unconfirmed;
 use crate::error::Error;
@@ -18,7 +18,7 @@ use crate::security::token::{Token, TokenSecret};
 use crate::status::{Code, Status};
 use crate::system::fill_random;
 use crate::wire::hello::{Hello, NOISE_LENGTHS, Refusal, emit_noise, parse_noise};
-use crate::wire::message::{Kind, Message};
+use crate::wire::message::Kind;
 use crate::wire::{FormatError, VERSION};
 
 /// Refused connections that are kept for the program.
@@ -259,10 +259,6 @@ pub(crate) fn present<T>(rights: &Rights, peer: &mut Peer<T>, service: ServiceId
     if let Some((number, token)) = rights.tokens.get(&service)
         && peer.presented.present(service.number(), *number)
     {
-        peer.queue.push_front(Out::Ready(Message {
-            number: 0,
-            credit: 0,
-            kind: Kind::Token(token.octets().to_vec()),
-        }));
+        peer.control(0, Kind::Token(token.octets().to_vec()));
     }
 }

@@ -9,6 +9,7 @@ use rand::RngExt as _;
 use super::{History, Plan, reply_of};
 use crate::engine::calls::{Calls, Expired, Lost, Replied, Sending};
 use crate::engine::executions::{Begin, Executions};
+use crate::engine::urgency::Urgency;
 use crate::wire::message::{Body, Kind, Message, Streams, WireItem};
 
 const SERVER: Address = Address {
@@ -314,6 +315,7 @@ impl Caller {
             Sending::Go { timeout } => {
                 let kind = Kind::Call {
                     streams: Streams::default(),
+                    urgency: Urgency::DEFAULT,
                     service: 1,
                     method: 1,
                     timeout,
