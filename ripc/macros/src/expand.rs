@@ -143,7 +143,7 @@ fn client(service: &Service) -> TokenStream {
                 Self { caller }
             }
 
-            /// With these options for its calls: time, room for long replies, whether they may be executed more than once.
+            /// With these options for its calls: time, urgency, room for long replies, whether they may be executed more than once.
             #[must_use]
             #visibility fn with_options(mut self, options: ::dgiwarp_ripc_service::CallOptions) -> Self {
                 self.caller.options = options;

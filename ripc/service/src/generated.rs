@@ -33,7 +33,10 @@ impl Call {
     pub fn arguments<A: DeserializeOwned>(self) -> Result<(Context, A), Status> {
         let deadline = self.0.deadline();
         let Request {
-            caller, payload, ..
+            caller,
+            payload,
+            urgency,
+            ..
         } = self.0;
         let arguments = decode(payload.items).map_err(|reason| {
             let text = format!("the arguments are not those of this method here: {reason}");
@@ -42,6 +45,7 @@ impl Call {
         let context = Context {
             caller,
             deadline,
+            urgency,
             metadata: payload.metadata,
         };
         Ok((context, arguments))

@@ -51,6 +51,7 @@ use std::time::Instant;
 pub use blob::Blob;
 pub use dgiwarp_ripc::{
     Block, CallOptions, Code, Config, Endpoint, Error, LoadBalancing, Metadata, MethodId, Status,
+    Urgency,
 };
 pub use dgiwarp_ripc_macros::service;
 pub use tokio::runtime::Handle;
@@ -63,6 +64,8 @@ pub struct Context {
     pub caller: SocketAddr,
     /// Time at which the caller has given up.
     pub deadline: Option<Instant>,
+    /// Urgency that the caller has chosen.
+    pub urgency: Urgency,
     /// Names and values that came with the call.
     pub metadata: Metadata,
 }

@@ -20,11 +20,16 @@ const RECEIVES: usize = 16;
 
 /// The first part of the private data of a peer that is allowed 1 MiB.
 fn hello(instance: u64) -> Vec<u8> {
+    hello_with(instance, 0, 1 << 20)
+}
+
+/// With these first grants to streams and messages.
+pub(crate) fn hello_with(instance: u64, stream: u32, credit: u64) -> Vec<u8> {
     let mut hello = b"RIPC\x00\x01\x00\x00".to_vec();
     hello.extend(instance.to_be_bytes());
     hello.extend(8192_u32.to_be_bytes());
-    hello.extend([0; 4]);
-    hello.extend((1_u64 << 20).to_be_bytes());
+    hello.extend(stream.to_be_bytes());
+    hello.extend(credit.to_be_bytes());
     hello
 }
 
@@ -89,7 +94,7 @@ impl Raw {
         Self { qp, cq, memory, mr }
     }
 
-    fn connect(to: SocketAddr, hello: &[u8]) -> Result<Self, dgiwarp::ConnectError> {
+    pub(crate) fn connect(to: SocketAddr, hello: &[u8]) -> Result<Self, dgiwarp::ConnectError> {
         let raw = Self::new();
         let mpa = dgiwarp::Config::default().mpa;
         raw.qp.connect(to, &mpa, hello).map(|_| raw)

@@ -14,6 +14,7 @@ mod secure;
 mod strangers;
 mod streams;
 mod tokens;
+mod urgency;
 
 use std::time::Duration;
 

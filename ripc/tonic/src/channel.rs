@@ -9,7 +9,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dgiwarp_ripc::{CallOptions, Client, Drive, Endpoint, LoadBalancing, Payload, StreamCall};
+use dgiwarp_ripc::{
+    CallOptions, Client, Drive, Endpoint, LoadBalancing, Payload, StreamCall, Urgency,
+};
 use http::{HeaderMap, Request, Response};
 use tonic::Status;
 use tonic::body::Body;
@@ -22,7 +24,7 @@ use crate::{SERVICE, UNARY};
 /// A channel for generated clients, in place of `tonic::transport::Channel`. Cloning shares it.
 ///
 /// Calls need no runtime. Within a runtime of tokio whose I/O is enabled, a task drives the endpoint, and no thread stands between the network and the caller. A call goes to the first address, and to another one where no connection can be made, or where the server refuses it without executing it. Its time is that of
-/// `tonic::Request::set_timeout`, for the call with its streams; without, it has no limit. Dropping its future, or the stream of its response before the end, cancels it.
+/// `tonic::Request::set_timeout`, for the call with its streams; without, it has no limit. Its urgency is that of the metadata `priority`, as of HTTP (RFC 9218): `u=0` to `u=7`. Dropping its future, or the stream of its response before the end, cancels it.
 /// Within a runtime of tokio, the stream of a request is sent by a task; else while the program polls the call or the stream of its response.
 #[derive(Debug, Clone)]
 pub struct Channel {
@@ -73,6 +75,7 @@ impl Channel {
         let (head, body) = request.into_parts();
         let mut options = CallOptions::default();
         options.timeout = timeout(&head.headers)?;
+        options.urgency = urgency(&head.headers);
         options.room.extend(self.room);
         let mut fields = Fields::default();
         fields.add(PATH, head.uri.path().as_bytes())?;
@@ -207,9 +210,41 @@ fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
     time.map(Some).ok_or_else(malformed)
 }
 
+/// The urgency of a `priority`; the default where there is none, or one of another form.
+fn urgency(headers: &HeaderMap) -> Urgency {
+    let values = headers.get_all("priority").into_iter();
+    let members = values.filter_map(|it| it.to_str().ok());
+    let members = members.flat_map(|it| it.split(','));
+    let mut levels = members.filter_map(|it| it.trim().strip_prefix("u="));
+    // The last one counts, without its parameters.
+    let level = levels.next_back().and_then(|it| it.split(';').next());
+    level
+        .and_then(|it| it.trim().parse().ok())
+        .unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn priorities_are_parsed() {
+        let of = |texts: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for text in texts {
+                headers.append("priority", http::HeaderValue::from_static(text));
+            }
+            urgency(&headers).level()
+        };
+        assert_eq!(of(&["u=0"]), 0);
+        assert_eq!(of(&["i, u=7"]), 7);
+        assert_eq!(of(&["u=5;x=1 , i"]), 5);
+        assert_eq!(of(&["u=1", "u=2"]), 2);
+        for wrong in ["", "u", "u=8", "u=-1", "u=high", "U=1", "x=1", "u=1x"] {
+            assert_eq!(of(&[wrong]), 3, "{wrong}");
+        }
+        assert_eq!(of(&[]), 3);
+    }
 
     #[test]
     fn timeouts_are_parsed() {

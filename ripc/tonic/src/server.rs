@@ -66,7 +66,8 @@ impl Server {
     }
 
     /// Serves them on an endpoint, which a task of the runtime drives where its I/O is enabled, and no other does. A handler begins in that task, or on a thread of the endpoint
-    /// where the task is late, and goes on in the runtime where it has to wait. It is dropped when its call is cancelled.
+    /// where the task is late, and goes on in the runtime where it has to wait. It is dropped when its call is cancelled. The urgency of a call
+    /// is an extension of its request, a `dgiwarp_ripc::Urgency`.
     ///
     /// # Errors
     /// As `Endpoint::serve`: the endpoint does not listen, or serves gRPC already.
@@ -113,6 +114,7 @@ async fn answer(
     *call.method_mut() = http::Method::POST;
     *call.version_mut() = http::Version::HTTP_2;
     *call.headers_mut() = head.headers;
+    call.extensions_mut().insert(request.urgency);
     let uri = path.parse();
     *call.uri_mut() = uri.map_err(|_| Status::internal("the path is malformed"))?;
     let (head, body) = handler(call).await.into_parts();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
-use dgiwarp_ripc::{Config, Endpoint, Error, Group, MethodId};
+use dgiwarp_ripc::{Config, Endpoint, Error, Group, MethodId, Urgency};
 
 use crate::Failure;
 use crate::keys::{CallerKeys, Keygen, NewToken, ServerKeys};
@@ -127,6 +127,9 @@ pub(crate) enum Task {
         /// Seconds that the call may take
         #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
         timeout: Duration,
+        /// Urgency, 0 the most urgent to 7: a busy server begins more urgent calls first
+        #[arg(long, value_name = "LEVEL", default_value_t)]
+        urgency: Urgency,
     },
     /// Measure round trips of empty calls
     Ping {
@@ -140,6 +143,9 @@ pub(crate) enum Task {
         /// Seconds between two calls
         #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
         interval: Duration,
+        /// Urgency, 0 the most urgent to 7
+        #[arg(long, value_name = "LEVEL", default_value_t)]
+        urgency: Urgency,
     },
     /// Serve the files of a folder: methods get and list
     ServeFiles {

@@ -61,10 +61,11 @@ fn run(cli: &Cli) -> Result<(), Failure> {
             argument,
             room,
             timeout,
+            urgency,
         } => {
             let endpoint = cli.caller(&at.keys)?;
             let client = client(&endpoint, at, service)?;
-            let mut options = CallOptions::timeout(*timeout);
+            let mut options = CallOptions::timeout(*timeout).and_urgency(*urgency);
             if *room > 0 {
                 options = options.and_room(*room);
             }
@@ -90,7 +91,11 @@ fn run(cli: &Cli) -> Result<(), Failure> {
             service,
             count,
             interval,
-        } => ping(cli, at, service, *count, *interval),
+            urgency,
+        } => {
+            let options = CallOptions::default().and_urgency(*urgency);
+            ping(cli, at, service, *count, *interval, &options)
+        }
         Task::ServeFiles {
             folder,
             listen,
@@ -167,6 +172,7 @@ fn ping(
     service: &str,
     count: u32,
     interval: Duration,
+    options: &CallOptions,
 ) -> Result<(), Failure> {
     let endpoint = cli.caller(&at.keys)?;
     let client = client(&endpoint, at, service)?;
@@ -174,7 +180,7 @@ fn ping(
     let mut last = None;
     for number in 1..=count {
         let begun = bench::now();
-        let result = client.call(cli::PING, Payload::new(), &CallOptions::default());
+        let result = client.call(cli::PING, Payload::new(), options);
         let took = begun.elapsed();
         match result.map_err(|status| (status.code, status)) {
             Ok(_) | Err((Code::Unimplemented, _)) => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use dgiwarp_ripc::{Item, MethodId, Payload};
 use dgiwarp_ripc_service::{
     Blob, CallOptions, Code, Config, Context, Endpoint, Handle, LoadBalancing, Metadata, Status,
-    service,
+    Urgency, service,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,7 @@ trait Shapes {
         by_name: BTreeMap<String, Option<Shape>>,
     ) -> Result<(Vec<Shape>, BTreeMap<String, Option<Shape>>), Status>;
     async fn about(&self, context: Context) -> Result<(bool, bool, Option<Vec<u8>>), Status>;
+    async fn urgency(&self, context: Context) -> Result<u8, Status>;
     async fn fail(&self, context: Context, code: u16) -> Result<(), Status>;
     async fn hold(&self, context: Context) -> Result<(), Status>;
     async fn panic(&self, context: Context, later: bool) -> Result<(), Status>;
@@ -89,6 +90,10 @@ impl Shapes for Service {
         let value = context.metadata.get("trace").map(<[u8]>::to_vec);
         let is_local = context.caller.ip().is_loopback();
         Ok((is_local, context.deadline.is_some(), value))
+    }
+
+    async fn urgency(&self, context: Context) -> Result<u8, Status> {
+        Ok(context.urgency.level())
     }
 
     async fn fail(&self, _: Context, code: u16) -> Result<(), Status> {
@@ -206,6 +211,15 @@ async fn blobs_move_as_they_are() {
 
 fn client_of_blobs(endpoint: &Endpoint, server: &Endpoint) -> ShapesClient {
     ShapesClient::new(endpoint, vec![server.local_addr().unwrap()])
+}
+
+#[tokio::test]
+async fn handlers_have_the_urgency_of_their_calls() {
+    let (_server, client) = both(&Service::default());
+    assert_eq!(client.urgency().await, Ok(3));
+    let options = CallOptions::timeout(SOON).and_urgency(Urgency::MOST);
+    let client = client.with_options(options);
+    assert_eq!(client.urgency().await, Ok(0));
 }
 
 #[tokio::test]

@@ -240,3 +240,19 @@ async fn metadata_that_is_too_long_is_refused() {
     let reply = client.hello(request).await.unwrap();
     assert_eq!(reply.metadata().get("a-text").unwrap().len(), 9000);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_urgency_of_a_call_is_that_of_its_priority() {
+    let service = Service::default();
+    let (_server, channel) = over_ripc(&service);
+    let mut client = GreeterClient::new(channel);
+    for (priority, level) in [(None, "3"), (Some("u=0"), "0"), (Some("i, u=7"), "7")] {
+        let mut request = hello("urgency of");
+        if let Some(priority) = priority {
+            let metadata = request.metadata_mut();
+            metadata.insert("priority", priority.parse().unwrap());
+        }
+        let reply = client.hello(request).await.unwrap();
+        assert_eq!(reply.into_inner().text, level, "{priority:?}");
+    }
+}

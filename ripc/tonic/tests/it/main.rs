@@ -55,7 +55,8 @@ impl Greeter for Service {
     async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
         self.0.begun.fetch_add(1, Ordering::SeqCst);
         let _dropped = Dropped(Arc::clone(&self.0));
-        let (metadata, _, message) = request.into_parts();
+        let (metadata, extensions, message) = request.into_parts();
+        let urgency = extensions.get::<dgiwarp_ripc::Urgency>().copied();
         match message.name.split_once(' ') {
             Some(("fail", code)) => {
                 let mut with = MetadataMap::new();
@@ -69,6 +70,13 @@ impl Greeter for Service {
                     details,
                     with,
                 ));
+            }
+            Some(("urgency", _)) => {
+                let level = urgency.map_or(99, dgiwarp_ripc::Urgency::level);
+                return Ok(Response::new(HelloReply {
+                    text: level.to_string(),
+                    data: message.data,
+                }));
             }
             Some(("sleep", "long")) => tokio::time::sleep(SOON).await,
             Some(("panic", _)) => panic!("on purpose"),

@@ -27,6 +27,10 @@ fn files_are_served_as_they_are() {
     }
     assert_eq!(call(&["get", "small"]).stdout, b"few\n");
     assert_eq!(call(&["get", "empty"]).stdout, b"");
+    for (urgency, status) in [("0", 0), ("7", 0), ("8", 2), ("", 2)] {
+        let output = call(&["get", "small", "--urgency", urgency]);
+        assert_eq!(output.status.code(), Some(status), "{urgency} {output:?}");
+    }
     assert_eq!(call(&["list"]).stdout, b"big\nempty\nsmall\n");
     for (words, status) in [
         (&["get", "none"][..], 64 + 5),
@@ -56,6 +60,8 @@ fn pings_are_answered() {
             "3",
             "-i",
             "0.01",
+            "--urgency",
+            "0",
         ])
         .output()
         .unwrap();
