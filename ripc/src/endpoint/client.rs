@@ -365,7 +365,7 @@ impl Client {
         }
         state.flush(connection, clock.now);
         let stream = state.streams.get(&StreamId { caller: 0, number });
-        let opened = stream.is_some_and(|it| it.opened);
+        let opened = stream.is_some_and(|it| it.of_call.opened);
         Ok(PendingCall {
             endpoint: self.endpoint.clone(),
             number,
@@ -403,7 +403,7 @@ impl PendingCall {
         }
         let mut inner = self.endpoint.shared().lock();
         if let Some(stream) = inner.state.streams.get_mut(&self.stream_id()) {
-            if stream.opened {
+            if stream.of_call.opened {
                 return Poll::Ready(None);
             }
             let replaced = replace_waker(&mut stream.writer, context.waker());

@@ -157,7 +157,7 @@ impl State {
             .streams
             .iter()
             .filter(|(id, it)| it.is_waited_for(**id));
-        keys.extend(streams.map(|(_, it)| it.connection));
+        keys.extend(streams.map(|(_, it)| it.of_call.connection));
         keys.sort_unstable();
         keys.dedup();
         for key in keys {

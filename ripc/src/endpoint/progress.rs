@@ -459,7 +459,7 @@ impl Shared {
         inner.state.deferred += usize::from(deferred);
         let stream = inner.state.streams.get(&StreamId { caller, number });
         let streams = stream.map_or((false, false), |it| {
-            (it.outgoing.is_some(), it.incoming.is_some())
+            (it.of_call.outgoing.is_some(), it.of_call.incoming.is_some())
         });
         let executor: Arc<dyn Executor> = Arc::<Self>::clone(self);
         let result = MutexGuard::unlocked(inner, move || {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use crate::engine::streams::{Incoming, Outgoing};
+use crate::engine::call_streams::CallStreams;
 use crate::engine::urgency::Urgency;
 
 /// Name of the streams of a call: the instance of its caller, 0 for this endpoint, and its number.
@@ -17,20 +17,9 @@ pub(crate) struct StreamId {
 /// Streams of one call.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    /// Connection of the call.
-    pub(crate) connection: u64,
+    pub(crate) of_call: CallStreams,
     /// That of the call.
     pub(crate) urgency: Urgency,
-    /// `None` where this end sends no octets.
-    pub(crate) outgoing: Option<Outgoing>,
-    /// `None` where none come.
-    pub(crate) incoming: Option<Incoming>,
-    /// The call is sent; always so at the server.
-    pub(crate) opened: bool,
-    /// Octets were sent or have come: the call belongs to its connection.
-    pub(crate) used: bool,
-    /// The call is over, and the stream had no end before.
-    pub(crate) broken: bool,
     /// It is in its connection's queue of streams.
     pub(crate) queued: bool,
     pub(crate) reader: Option<Waker>,
@@ -38,9 +27,19 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    pub(crate) fn new(of_call: CallStreams, urgency: Urgency) -> Self {
+        Self {
+            of_call,
+            urgency,
+            queued: false,
+            reader: None,
+            writer: None,
+        }
+    }
+
     /// Whether its connection has to give signs of life for it.
     pub(crate) fn is_waited_for(&self, id: StreamId) -> bool {
-        id.caller != 0 && (self.used || self.incoming.is_some())
+        id.caller != 0 && self.of_call.is_needed()
     }
 }
 

@@ -7,6 +7,7 @@ use parking_lot::MutexGuard;
 use super::progress::{Inner, Shared};
 use super::state::State;
 use super::stream::{Broken, Stream, StreamId, Streaming};
+use crate::engine::call_streams::{CallStreams, Step};
 use crate::engine::streams::{BadPart, Incoming, Outgoing};
 use crate::engine::urgency::Urgency;
 use crate::system::replace_waker;
@@ -37,21 +38,9 @@ impl State {
         streams: Streams,
         urgency: Urgency,
     ) {
-        let window = self.limits.stream.into();
+        let of_call = CallStreams::of_caller(connection, streams, self.limits.stream.into());
         let id = StreamId { caller: 0, number };
-        let stream = Stream {
-            connection,
-            urgency,
-            outgoing: streams.up.then(|| Outgoing::new(0)),
-            incoming: streams.down.then(|| Incoming::new(window)),
-            opened: false,
-            used: false,
-            broken: false,
-            queued: false,
-            reader: None,
-            writer: None,
-        };
-        self.streams.insert(id, stream);
+        self.streams.insert(id, Stream::new(of_call, urgency));
     }
 
     /// Opens the streams of a call of a peer.
@@ -66,20 +55,9 @@ impl State {
         let route = self.routes.get(&(caller, number));
         let urgency = route.map(|it| it.urgency).unwrap_or_default();
         let window = self.limits.stream.into();
-        let stream = Stream {
-            connection,
-            urgency,
-            outgoing: streams.down.then(|| Outgoing::new(granted)),
-            incoming: streams.up.then(|| Incoming::new(window)),
-            opened: true,
-            used: false,
-            broken: false,
-            queued: false,
-            reader: None,
-            writer: None,
-        };
-        if stream.outgoing.is_some() || stream.incoming.is_some() {
-            self.streams.insert(StreamId { caller, number }, stream);
+        if let Some(of_call) = CallStreams::of_server(connection, streams, granted, window) {
+            let id = StreamId { caller, number };
+            self.streams.insert(id, Stream::new(of_call, urgency));
         }
     }
 
@@ -92,7 +70,7 @@ impl State {
         streams: Streams,
     ) {
         let stream = self.streams.get(&StreamId { caller, number });
-        if stream.is_some_and(|it| !it.used && it.incoming.is_none()) {
+        if stream.is_some_and(|it| it.of_call.may_move()) {
             self.open_theirs(connection, caller, number, streams);
         }
     }
@@ -100,23 +78,16 @@ impl State {
     /// Takes the connection that a call of this endpoint goes to. Returns the streams that it has there.
     pub(crate) fn streams_on(&mut self, connection: u64, number: u64) -> Streams {
         let granted = self.peers.get(&connection).map_or(0, |it| it.stream);
-        let Some(stream) = self.streams.get_mut(&StreamId { caller: 0, number }) else {
-            return Streams::default();
-        };
-        stream.connection = connection;
-        if let Some(outgoing) = &mut stream.outgoing {
-            outgoing.grant(granted);
-        }
-        Streams {
-            down: granted > 0 && stream.incoming.is_some(),
-            up: stream.outgoing.is_some(),
-        }
+        let stream = self.streams.get_mut(&StreamId { caller: 0, number });
+        stream.map_or_else(Streams::default, |it| {
+            it.of_call.send_on(connection, granted)
+        })
     }
 
     /// Takes the departure of a call: its parts may follow.
     pub(crate) fn streams_sent(&mut self, number: u64) {
         if let Some(stream) = self.streams.get_mut(&StreamId { caller: 0, number }) {
-            stream.opened = true;
+            stream.of_call.opened = true;
             self.woken.extend(stream.writer.take());
         }
     }
@@ -124,26 +95,20 @@ impl State {
     /// Whether a call has streams that the peer does not take.
     pub(crate) fn lacks_streams(&self, connection: u64, number: u64) -> bool {
         let stream = self.streams.get(&StreamId { caller: 0, number });
-        let has = stream.is_some_and(|it| it.outgoing.is_some());
+        let has = stream.is_some_and(|it| it.of_call.outgoing.is_some());
         has && self.peers.get(&connection).is_some_and(|it| it.stream == 0)
     }
 
-    /// Whether a call of this endpoint has used its streams, and so belongs to its connection.
+    /// Whether a call of this endpoint belongs to its connection by its streams.
     pub(crate) fn is_streaming(&self, number: u64) -> bool {
         let stream = self.streams.get(&StreamId { caller: 0, number });
-        stream.is_some_and(|it| it.used || it.outgoing.is_some())
+        stream.is_some_and(|it| it.of_call.is_bound())
     }
 
     /// Ends the streams of a call; octets that have come stay.
     pub(crate) fn end_streams(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            if let Some(outgoing) = &mut stream.outgoing {
-                outgoing.stop();
-            }
-            if let Some(incoming) = &mut stream.incoming {
-                stream.broken |= !incoming.has_ended();
-                incoming.end();
-            }
+            stream.of_call.end();
             self.woken.extend(stream.reader.take());
             self.woken.extend(stream.writer.take());
         }
@@ -151,14 +116,15 @@ impl State {
 
     /// Ends the streams of peers' calls on a connection that is over; their executions are cancelled.
     pub(crate) fn break_streams(&mut self, connection: u64) {
-        let theirs = |id: &StreamId, it: &Stream| id.caller != 0 && it.connection == connection;
+        let theirs =
+            |id: &StreamId, it: &Stream| id.caller != 0 && it.of_call.connection == connection;
         let of_it = self.streams.iter().filter(|(id, it)| theirs(id, it));
         let of_it: Vec<_> = of_it
-            .map(|(id, it)| (*id, it.used || it.incoming.is_some()))
+            .map(|(id, it)| (*id, it.of_call.is_needed()))
             .collect();
-        for (id, used) in of_it {
+        for (id, is_needed) in of_it {
             self.end_streams(id);
-            if used && let Some(route) = self.routes.get(&(id.caller, id.number)) {
+            if is_needed && let Some(route) = self.routes.get(&(id.caller, id.number)) {
                 self.woken.extend(route.cancelled.set());
             }
         }
@@ -201,15 +167,13 @@ impl State {
         let Some((id, stream)) = self.stream_of(connection, number, direction, inward) else {
             return Ok(());
         };
-        if let Some(incoming) = &mut stream.incoming {
-            incoming.part(octets, end)?;
-            stream.used = true;
-            let due = incoming.is_due();
-            let reader = stream.reader.take();
-            self.woken.extend(reader);
-            if due {
-                self.queue_stream(id);
-            }
+        stream.of_call.part(octets, end)?;
+        let incoming = stream.of_call.incoming.as_ref();
+        let due = incoming.is_some_and(Incoming::is_due);
+        let reader = stream.reader.take();
+        self.woken.extend(reader);
+        if due {
+            self.queue_stream(id);
         }
         Ok(())
     }
@@ -226,15 +190,10 @@ impl State {
         let Some((id, stream)) = self.stream_of(connection, number, direction, outward) else {
             return;
         };
-        if let Some(outgoing) = &mut stream.outgoing {
-            outgoing.grant(granted);
-            if stop {
-                outgoing.stop();
-                let writer = stream.writer.take();
-                self.woken.extend(writer);
-            }
-            self.queue_stream(id);
-        }
+        stream.of_call.grant(granted, stop);
+        let writer = stop.then(|| stream.writer.take()).flatten();
+        self.woken.extend(writer);
+        self.queue_stream(id);
     }
 
     fn stream_of(
@@ -248,14 +207,14 @@ impl State {
         let ids = [0, instance].map(|caller| StreamId { caller, number });
         let id = ids.into_iter().find(|id| of(*id) == direction)?;
         let stream = self.streams.get_mut(&id)?;
-        (stream.connection == connection).then_some((id, stream))
+        (stream.of_call.connection == connection).then_some((id, stream))
     }
 
     fn queue_stream(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id)
-            && stream.opened
+            && stream.of_call.opened
             && !stream.queued
-            && let Some(peer) = self.peers.get_mut(&stream.connection)
+            && let Some(peer) = self.peers.get_mut(&stream.of_call.connection)
         {
             stream.queued = true;
             peer.outbox.push_stream(stream.urgency, id);
@@ -265,7 +224,7 @@ impl State {
     /// Sends a grant or a part of a stream whose turn it is.
     pub(crate) fn flush_stream(&mut self, key: u64, id: StreamId) {
         let stream = self.streams.get_mut(&id);
-        let Some(stream) = stream.filter(|it| it.connection == key) else {
+        let Some(stream) = stream.filter(|it| it.of_call.connection == key) else {
             return;
         };
         let Some(peer) = self.peers.get_mut(&key) else {
@@ -273,41 +232,32 @@ impl State {
         };
         stream.queued = false;
         let most = peer.longest.saturating_sub(STREAM_OVERHEAD);
-        // It costs nothing.
-        let mut post = |kind| {
+        let kind = match stream.of_call.step(most) {
+            Some(Step::Grant { granted, stop }) => Some(Kind::Grant {
+                direction: inward(id),
+                stop,
+                granted,
+            }),
+            Some(Step::Part { octets, end }) => Some(Kind::Stream {
+                direction: outward(id),
+                end,
+                octets,
+            }),
+            None => None,
+        };
+        let is_grant = matches!(kind, Some(Kind::Grant { .. }));
+        let outgoing = stream.of_call.outgoing.as_ref().filter(|_| !is_grant);
+        if outgoing.is_some_and(|it| it.is_flushed() || it.has_room()) {
+            self.woken.extend(stream.writer.take());
+        }
+        if let Some(kind) = kind {
             let message = Message {
                 number: id.number,
                 credit: 0,
                 kind,
             };
+            // It costs nothing.
             let _ = peer.post(message, false);
-        };
-        let mut again = false;
-        if let Some(incoming) = &mut stream.incoming
-            && incoming.is_due()
-        {
-            let (granted, stop) = incoming.announce();
-            post(Kind::Grant {
-                direction: inward(id),
-                stop,
-                granted,
-            });
-            again = true;
-        } else if let Some(outgoing) = &mut stream.outgoing {
-            if let Some((octets, end)) = outgoing.part(most) {
-                stream.used = true;
-                post(Kind::Stream {
-                    direction: outward(id),
-                    end,
-                    octets,
-                });
-                again = true;
-            }
-            if outgoing.is_flushed() || outgoing.has_room() {
-                self.woken.extend(stream.writer.take());
-            }
-        }
-        if again {
             self.queue_stream(id);
         }
     }
@@ -316,8 +266,7 @@ impl State {
     pub(crate) fn close_theirs(&mut self, caller: u64, number: u64) -> Option<u64> {
         let id = StreamId { caller, number };
         self.end_streams(id);
-        let stream = self.streams.remove(&id).filter(|it| it.used);
-        stream.map(|it| it.connection)
+        self.streams.remove(&id)?.of_call.used_on()
     }
 }
 
@@ -331,7 +280,7 @@ impl Shared {
         let mut inner: MutexGuard<'_, Inner> = self.lock();
         let mut dropped = Vec::new();
         let result = step(inner.state.streams.get_mut(&id), &mut dropped);
-        let connection = inner.state.streams.get(&id).map(|it| it.connection);
+        let connection = inner.state.streams.get(&id).map(|it| it.of_call.connection);
         if let Some(connection) = connection {
             inner.state.queue_stream(id);
             let now = self.clock().now;
@@ -355,10 +304,10 @@ impl Streaming for Shared {
             let Some(stream) = stream else {
                 return Poll::Ready(None);
             };
-            let Some(outgoing) = &mut stream.outgoing else {
+            let Some(outgoing) = &mut stream.of_call.outgoing else {
                 return Poll::Ready(None);
             };
-            let taken = if stream.opened {
+            let taken = if stream.of_call.opened {
                 outgoing.push(octets)
             } else {
                 (!outgoing.is_over()).then_some(0)
@@ -374,7 +323,10 @@ impl Streaming for Shared {
     fn poll_stopped(&self, id: StreamId, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.lock();
         let stream = inner.state.streams.get_mut(&id);
-        let open = |it: &&mut Stream| it.outgoing.as_ref().is_some_and(|it| !it.is_over());
+        let open = |it: &&mut Stream| {
+            let outgoing = it.of_call.outgoing.as_ref();
+            outgoing.is_some_and(|it| !it.is_over())
+        };
         let Some(stream) = stream.filter(open) else {
             return Poll::Ready(());
         };
@@ -386,7 +338,7 @@ impl Streaming for Shared {
 
     fn finish(&self, id: StreamId) {
         self.with_stream(id, |stream, _| {
-            if let Some(outgoing) = stream.and_then(|it| it.outgoing.as_mut()) {
+            if let Some(outgoing) = stream.and_then(|it| it.of_call.outgoing.as_mut()) {
                 outgoing.finish();
             }
         });
@@ -398,7 +350,8 @@ impl Streaming for Shared {
         let Some(stream) = stream else {
             return Poll::Ready(());
         };
-        if stream.outgoing.as_ref().is_none_or(Outgoing::is_flushed) {
+        let outgoing = stream.of_call.outgoing.as_ref();
+        if outgoing.is_none_or(Outgoing::is_flushed) {
             return Poll::Ready(());
         }
         let replaced = replace_waker(&mut stream.writer, context.waker());
@@ -417,8 +370,8 @@ impl Streaming for Shared {
         let Some(stream) = state.streams.get_mut(&id) else {
             return Poll::Ready(Some(Err(Broken)));
         };
-        let connection = stream.connection;
-        let Some(incoming) = &mut stream.incoming else {
+        let connection = stream.of_call.connection;
+        let Some(incoming) = &mut stream.of_call.incoming else {
             return Poll::Ready(None);
         };
         if let Some(octets) = incoming.read() {
@@ -431,9 +384,9 @@ impl Streaming for Shared {
         }
         if incoming.has_ended() {
             // The caller has the result of the call.
-            let broken = stream.broken && id.caller != 0;
+            let broken = stream.of_call.broken && id.caller != 0;
             // Nothing came, so that the call is over, and there is nothing else.
-            if id.caller == 0 && !stream.used && stream.outgoing.is_none() {
+            if id.caller == 0 && !stream.of_call.is_bound() {
                 let removed = state.streams.remove(&id);
                 drop(inner);
                 drop(removed);
@@ -452,8 +405,8 @@ impl Streaming for Shared {
         let Some(stream) = state.streams.get_mut(&id) else {
             return;
         };
-        let (connection, reader) = (stream.connection, stream.reader.take());
-        if let Some(incoming) = &mut stream.incoming {
+        let (connection, reader) = (stream.of_call.connection, stream.reader.take());
+        if let Some(incoming) = &mut stream.of_call.incoming {
             incoming.stop();
             if incoming.is_due() {
                 state.queue_stream(id);

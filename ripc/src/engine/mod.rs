@@ -2,6 +2,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod balance;
+pub(crate) mod call_streams;
 pub(crate) mod calls;
 pub(crate) mod credit;
 pub(crate) mod executions;

@@ -22,6 +22,8 @@ pub(crate) struct Outgoing {
     sent: u64,
     granted: u64,
     end: End,
+    /// The program has given octets or their end.
+    used: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,7 @@ impl Outgoing {
             sent: 0,
             granted,
             end: End::Open,
+            used: false,
         }
     }
 
@@ -52,6 +55,7 @@ impl Outgoing {
         let room = PENDING - self.pending.len() + self.at;
         let taken = octets.get(..room).unwrap_or(octets);
         if !taken.is_empty() {
+            self.used = true;
             self.pending.drain(..self.at);
             self.at = 0;
             self.pending.extend_from_slice(taken);
@@ -63,6 +67,7 @@ impl Outgoing {
     pub(crate) fn finish(&mut self) {
         if self.end == End::Open {
             self.end = End::Due;
+            self.used = true;
         }
     }
 
@@ -76,6 +81,11 @@ impl Outgoing {
         self.end = End::Over;
         self.pending = Vec::new();
         self.at = 0;
+    }
+
+    /// Whether the program has given octets, or their end.
+    pub(crate) fn is_used(&self) -> bool {
+        self.used
     }
 
     /// Whether nothing is taken any more.
@@ -129,6 +139,8 @@ pub(crate) struct Incoming {
     /// Credit that the sender may have.
     announced: u64,
     ended: bool,
+    /// The call is over: parts that still come are dropped.
+    over: bool,
     /// The program reads no more.
     stopped: bool,
     /// The sender gets to know it.
@@ -144,6 +156,7 @@ impl Incoming {
             window,
             announced: window,
             ended: false,
+            over: false,
             stopped: false,
             stop_announced: false,
         }
@@ -151,6 +164,9 @@ impl Incoming {
 
     /// Takes a part.
     pub(crate) fn part(&mut self, octets: &[u8], end: bool) -> Result<(), BadPart> {
+        if self.over {
+            return Ok(());
+        }
         if self.ended {
             return Err(BadPart::BehindEnd);
         }
@@ -168,7 +184,7 @@ impl Incoming {
 
     /// Takes the end of the call: nothing more comes.
     pub(crate) fn end(&mut self) {
-        self.ended = true;
+        self.over = true;
     }
 
     /// All octets that have come, for the program.
@@ -182,7 +198,7 @@ impl Incoming {
 
     /// Whether nothing more comes.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended
+        self.ended || self.over
     }
 
     /// Takes the program's word that it reads no more.
@@ -199,7 +215,7 @@ impl Incoming {
         } else {
             unannounced >= self.window.div_ceil(2)
         };
-        is_due && !self.ended
+        is_due && !self.has_ended()
     }
 
     /// The credit that is sent now, and whether nothing more is taken.
@@ -351,6 +367,18 @@ mod tests {
         assert_eq!(inc.part(&[1; 2], true), Ok(()));
         assert_eq!(inc.part(&[], true), Err(BadPart::BehindEnd));
         assert_eq!(inc.read(), Some(vec![1; 2]));
+    }
+
+    #[test]
+    fn parts_of_a_call_that_is_over_are_dropped() {
+        let mut inc = Incoming::new(WINDOW);
+        assert_eq!(inc.part(&[1; 10], false), Ok(()));
+        inc.end();
+        assert!(inc.has_ended());
+        assert_eq!(inc.part(&[2; 2000], false), Ok(()));
+        assert_eq!(inc.part(&[], true), Ok(()));
+        assert_eq!((inc.read(), inc.read()), (Some(vec![1; 10]), None));
+        assert!(!inc.is_due());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! lost with its connection, and come again.
 
 mod nodes;
+mod streams;
 mod tests;
 
 use std::collections::BTreeMap;
