@@ -18,7 +18,7 @@ pub(crate) struct StreamId {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) of_call: CallStreams,
-    /// That of the call.
+    /// Urgency of the call.
     pub(crate) urgency: Urgency,
     /// It is in its connection's queue of streams.
     pub(crate) queued: bool,

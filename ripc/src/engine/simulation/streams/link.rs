@@ -74,7 +74,7 @@ pub(super) struct Link {
     pub(super) path: Path,
     next: u64,
     unacknowledged: VecDeque<(u64, Vec<u8>)>,
-    /// Those behind the window.
+    /// Messages behind the window.
     waiting: VecDeque<Vec<u8>>,
     awaited: u64,
     early: BTreeMap<u64, Vec<u8>>,
