@@ -14,7 +14,7 @@ use super::stream::StreamId;
 use super::work_id::{MAX_COUNT, WorkId};
 use crate::engine::admission::{Grants, Presented};
 use crate::engine::credit::{Credit, cost};
-use crate::engine::urgency::{Outbox, Set, Turns, Urgency};
+use crate::engine::urgency::{Outbox, Turns, Urgency};
 use crate::engine::windows::{Granted, Own};
 use crate::memory::Block;
 use crate::payload::Payload;
@@ -426,15 +426,9 @@ impl<T> Peer<T> {
     /// Posts pieces, of the transfers of the urgency whose turn it is by turns.
     pub(crate) fn post_pieces(&mut self) {
         while self.phase == Phase::Up && self.pieces < PIECES {
-            let waits = |it: &Transfer<T>| !it.pieces.is_empty();
-            let waiting = self.transfers.iter().filter(|it| waits(it));
-            let waiting = Set::of(waiting.map(|it| it.urgency));
-            let Some(urgency) = self.transfer_turns.next(|it| waiting.has(it)) else {
-                return;
-            };
-            self.transfer_turns.taken(urgency, |it| waiting.has(it));
-            let next = |it: &Transfer<T>| it.urgency == urgency && waits(it);
-            let Some(at) = self.transfers.iter().position(next) else {
+            let transfers = self.transfers.iter();
+            let transfers = transfers.map(|it| (it.urgency, !it.pieces.is_empty()));
+            let Some(at) = self.transfer_turns.choose(transfers) else {
                 return;
             };
             let Some(mut transfer) = self.transfers.remove(at) else {

@@ -126,14 +126,14 @@ impl<T> Levels<T> {
 
 /// Some of the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Set(u8);
+struct Set(u8);
 
 impl Set {
-    pub(crate) fn of(urgencies: impl Iterator<Item = Urgency>) -> Self {
+    fn of(urgencies: impl Iterator<Item = Urgency>) -> Self {
         Self(urgencies.fold(0, |set, it| set | (1 << it.0)))
     }
 
-    pub(crate) fn has(self, urgency: Urgency) -> bool {
+    fn has(self, urgency: Urgency) -> bool {
         self.0 & (1 << urgency.0) != 0
     }
 }
@@ -153,11 +153,25 @@ impl Turns {
     }
 
     /// The level whose turn it is, of those that `may` go.
-    pub(crate) fn next(&self, may: impl Fn(Urgency) -> bool) -> Option<Urgency> {
+    fn next(&self, may: impl Fn(Urgency) -> bool) -> Option<Urgency> {
         let candidates = || Urgency::all().filter(|it| may(*it));
         let overdue = candidates().filter(|it| self.is_overdue(*it));
         let longest = overdue.max_by_key(|it| (self.passed.get(*it), Reverse(*it)));
         longest.or_else(|| candidates().next())
+    }
+
+    /// The entry whose turn it is, of entries with their urgency that go or do not: the first of its urgency. It counts as taken.
+    pub(crate) fn choose(
+        &mut self,
+        entries: impl Iterator<Item = (Urgency, bool)> + Clone,
+    ) -> Option<usize> {
+        let going = entries.clone().filter(|(_, goes)| *goes);
+        let waiting = Set::of(going.map(|(urgency, _)| urgency));
+        let urgency = self.next(|it| waiting.has(it))?;
+        self.taken(urgency, |it| waiting.has(it));
+        entries
+            .into_iter()
+            .position(|(of, goes)| goes && of == urgency)
     }
 
     fn is_overdue(&self, urgency: Urgency) -> bool {
@@ -165,7 +179,7 @@ impl Turns {
     }
 
     /// Takes the turn of a level. `waits`: it has an entry now.
-    pub(crate) fn taken(&mut self, urgency: Urgency, waits: impl Fn(Urgency) -> bool) {
+    fn taken(&mut self, urgency: Urgency, waits: impl Fn(Urgency) -> bool) {
         for level in Urgency::all() {
             let passed = self.passed.get_mut(level);
             let is_passed = level != urgency && waits(level);
@@ -490,6 +504,19 @@ mod tests {
             }
             prop_assert_eq!(pushed, popped);
         }
+    }
+
+    #[test]
+    fn of_entries_the_first_of_an_urgency_goes() {
+        let mut turns = Turns::new();
+        let entries = [(7, true), (3, false), (3, true), (3, true), (0, false)];
+        let entries = entries.map(|(urgency, goes)| (level(urgency), goes));
+        for _ in 0..PASSED {
+            assert_eq!(turns.choose(entries.into_iter()), Some(2));
+        }
+        assert_eq!(turns.choose(entries.into_iter()), Some(0));
+        assert_eq!(turns.choose(entries.into_iter()), Some(2));
+        assert_eq!(turns.choose(entries[4..].iter().copied()), None);
     }
 
     #[test]

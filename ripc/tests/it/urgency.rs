@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use dgiwarp_ripc::{
 };
 
 use super::hostile::{Raw, call, header, hello_with};
+use super::streams::block_on;
 use super::{Config, ECHO, SOON, client_of, serve, server_config};
 
 fn level(level: u8) -> Urgency {
@@ -166,6 +168,8 @@ fn messages_are_received_by_their_urgency() {
     let client = Endpoint::open(Config::default().without_group()).unwrap();
     let from = client.open_inbox("17").unwrap();
     let to = Destination::Address(server.local_addr().unwrap());
+    // Each leaves at once where there is a connection.
+    all_came(&client, &server);
     for (number, urgency) in [(0, 7), (1, 3), (2, 0), (3, 7), (4, 0), (5, 3)] {
         let payload = Payload::short([number]);
         let sent = client.send_with(level(urgency), from, inbox, to, payload, Vec::new());
@@ -177,9 +181,17 @@ fn messages_are_received_by_their_urgency() {
     assert_eq!(order, [2, 4, 1, 5, 0, 3]);
 }
 
-/// A server by hand with this first grant: its address, and its work.
+/// A server by hand with this first grant to messages: its address, and its work.
 fn by_hand<T: Send + 'static>(
     credit: u64,
+    work: impl FnOnce(&Raw) -> T + Send + 'static,
+) -> (SocketAddr, thread::JoinHandle<T>) {
+    by_hand_with((0, credit), work)
+}
+
+/// With these first grants to streams and messages.
+fn by_hand_with<T: Send + 'static>(
+    (stream, credit): (u32, u64),
     work: impl FnOnce(&Raw) -> T + Send + 'static,
 ) -> (SocketAddr, thread::JoinHandle<T>) {
     let mpa = dgiwarp::Config::default().mpa;
@@ -189,7 +201,7 @@ fn by_hand<T: Send + 'static>(
         let request = listener.accept(SOON).unwrap().unwrap();
         let raw = Raw::new();
         let depths = ReadDepths { ird: 16, ord: 16 };
-        let hello = hello_with(99, 0, credit);
+        let hello = hello_with(99, stream, credit);
         request.accept(&raw.qp, depths, &hello).unwrap();
         work(&raw)
     });
@@ -254,6 +266,33 @@ fn messages_that_wait_for_credit_leave_by_their_urgency() {
 }
 
 #[test]
+fn a_cancel_leaves_behind_its_call() {
+    let (has_come, came) = mpsc::channel();
+    let (is_cancelled, go_on) = mpsc::channel();
+    let (address, server) = by_hand(300, move |raw| {
+        next(raw, 1);
+        has_come.send(()).unwrap();
+        go_on.recv_timeout(SOON).unwrap();
+        raw.send(&credit(100_000));
+        let kinds = std::iter::from_fn(|| raw.receive()).map(|it| it[0]);
+        kinds
+            .filter(|it| [1, 5].contains(it))
+            .take(2)
+            .collect::<Vec<_>>()
+    });
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
+    let client = endpoint.client("held".parse().unwrap(), vec![address]);
+    let first = begin(&client, 3, "a");
+    came.recv_timeout(SOON).unwrap();
+    // It waits for credit.
+    let second = begin(&client, 5, "b");
+    assert_eq!(second.cancel().unwrap_err().code, Code::Cancelled);
+    is_cancelled.send(()).unwrap();
+    assert_eq!(server.join().unwrap(), [1, 5]);
+    drop(first);
+}
+
+#[test]
 fn calls_less_urgent_than_others_leave_a_part_of_the_credit() {
     // The receiver keeps all, so that 40,000 octets are all that there are: 10,000 of them are for others.
     let (have_come, came) = mpsc::channel();
@@ -304,4 +343,58 @@ fn a_reply_has_the_urgency_of_its_call() {
     raw.send(&credit(1 << 20));
     let order: Vec<_> = (0..5).map(|_| next(&raw, 2)[15]).collect();
     assert_eq!(order, [3, 5, 2, 1, 4]);
+}
+
+#[test]
+fn parts_of_streams_leave_by_the_urgency_of_their_calls() {
+    // Each time, octets of the less urgent stream are given first, more than leave at once. Where the endpoint's threads leave the test the time, those of the
+    // other one overtake them.
+    const ATTEMPTS: u8 = 200;
+    const LONG: usize = 192 << 10;
+    const SHORT: usize = 48 << 10;
+    let (seen, parts) = mpsc::channel();
+    let (address, server) = by_hand_with((1 << 30, 1 << 20), move |raw| {
+        let calls = [next(raw, 1), next(raw, 1)];
+        let calls = calls.map(|it| (it[8..16].to_vec(), on_wire(&it)));
+        while let Some(part) = raw.receive() {
+            if part[0] == 10 {
+                let of = calls.iter().find(|(number, _)| part[8..16] == *number);
+                if seen.send((of.unwrap().1, part[32..].to_vec())).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    let endpoint = Endpoint::open(Config::default().without_group()).unwrap();
+    let client = endpoint.client("held".parse().unwrap(), vec![address]);
+    let open = |urgency| block_on(client.open(ECHO, Payload::new(), &options(urgency), true));
+    let mut calls = [7, 0].map(|urgency| open(urgency).unwrap());
+    let mut give = |of: usize, attempt: u8, length: usize| {
+        let sender = calls[of].sender.as_mut().unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut given = 0;
+        while given < length
+            && let Poll::Ready(Some(taken)) =
+                sender.poll_send(&vec![attempt; length - given], &mut context)
+        {
+            given += taken;
+        }
+        given
+    };
+    let overtakes = (0..ATTEMPTS).any(|attempt| {
+        let mut left = give(0, attempt, LONG) + give(1, attempt, SHORT);
+        let mut order = Vec::new();
+        while left > 0 {
+            let (urgency, octets) = parts.recv_timeout(SOON).unwrap();
+            left -= octets.len();
+            order.push(urgency);
+        }
+        // By turns alone, hardly one part is behind.
+        let behind = order.iter().rev().take_while(|it| **it == 7).count();
+        let is_last = order.contains(&0);
+        is_last && behind >= 6
+    });
+    assert!(overtakes);
+    drop((parts, calls, client, endpoint));
+    server.join().unwrap();
 }

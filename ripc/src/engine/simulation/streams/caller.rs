@@ -234,8 +234,12 @@ impl Caller {
                 };
                 self.send(now, number, kind, network);
                 let pending = self.pending.get_mut(&number);
-                if let Some(streams) = pending.and_then(|it| it.streams.as_mut()) {
-                    streams.opened = true;
+                if let Some(of_call) = pending.and_then(|it| it.streams.as_mut()) {
+                    if of_call.opened && streams.up {
+                        let fault = format!("call {number} is sent again, with its stream");
+                        self.history.faults.push(fault);
+                    }
+                    of_call.opened = true;
                 }
             }
             Sending::OtherInstance => self.end(number, Ending::MaybeExecuted),

@@ -50,6 +50,8 @@ pub(super) struct Server {
     /// By node.
     peers: BTreeMap<usize, Peer>,
     running: BTreeMap<(u64, u64), Running>,
+    /// Connections whose loss is noticed at a time: number, instance of the caller.
+    departing: Vec<(Duration, u64, u64)>,
     restarts: VecDeque<Duration>,
     breaks: VecDeque<Duration>,
     tick: Duration,
@@ -68,6 +70,7 @@ impl Server {
             executions: Executions::new(),
             peers: BTreeMap::new(),
             running: BTreeMap::new(),
+            departing: Vec::new(),
             restarts,
             breaks,
             tick: Duration::ZERO,
@@ -106,7 +109,11 @@ impl Server {
                 return;
             }
             if known != Some(id) {
-                self.lost(node, now);
+                // The loss of the connection before may be noticed later than the new one.
+                if let Some((id, instance)) = self.leave(node) {
+                    let later = Duration::from_micros(self.rng.random_range(0..60_000));
+                    self.departing.push((now + later, id, instance));
+                }
                 let link = Link::new(id ^ self.instance, path);
                 let peer = Peer {
                     link,
@@ -241,14 +248,20 @@ impl Server {
     }
 
     fn lost(&mut self, node: usize, now: Duration) {
-        let Some(peer) = self.peers.get_mut(&node) else {
-            return;
-        };
-        let id = std::mem::take(&mut peer.link.id);
-        if id == 0 {
-            return;
+        if let Some((id, instance)) = self.leave(node) {
+            self.note_loss(id, instance, now);
         }
-        self.executions.disconnected(peer.instance, now);
+    }
+
+    /// Takes the connection of a node away: its number, and the instance of the caller.
+    fn leave(&mut self, node: usize) -> Option<(u64, u64)> {
+        let peer = self.peers.get_mut(&node)?;
+        let id = std::mem::take(&mut peer.link.id);
+        (id != 0).then_some((id, peer.instance))
+    }
+
+    fn note_loss(&mut self, id: u64, instance: u64, now: Duration) {
+        self.executions.disconnected(instance, now);
         for running in self.running.values_mut() {
             let streams = running.streams.as_mut();
             if let Some(streams) = streams.filter(|it| it.connection == id) {
@@ -336,6 +349,7 @@ impl Server {
             self.instance = self.rng.random();
             self.executions = Executions::new();
             self.peers.clear();
+            self.departing.clear();
         }
         if self.breaks.front().is_some_and(|at| *at <= now) {
             self.breaks.pop_front();
@@ -349,6 +363,13 @@ impl Server {
             return;
         }
         self.tick = now + TICK;
+        for (_, id, instance) in self
+            .departing
+            .extract_if(.., |it| it.0 <= now)
+            .collect::<Vec<_>>()
+        {
+            self.note_loss(id, instance, now);
+        }
         let calls: Vec<_> = self.running.keys().copied().collect();
         for call in calls {
             self.step(now, call, network);
