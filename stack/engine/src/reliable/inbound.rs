@@ -1,5 +1,7 @@
 //! Sends and Writes that arrive, the receives that they take, and the credit that peers have for these.
 
+mod credit;
+
 use std::net::IpAddr;
 
 use dgiwarp_codec::PayloadSlice;
@@ -8,12 +10,13 @@ use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_llp_udp::rd::frame::SegmentHeader;
-use dgiwarp_llp_udp::rd::{Endpoint, Verdict};
+use dgiwarp_llp_udp::rd::Verdict;
 use dgiwarp_memory::{Access, Placeable};
 use dgiwarp_rdmap::stream::StreamError;
 use dgiwarp_rdmap::wire::ImmediateData;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
+use self::credit::PeerQueue;
 use super::config::RdQpConfig;
 use super::segment::{Part, refuse};
 use super::turns::Turns;
@@ -160,9 +163,9 @@ pub(super) struct Inbound {
     is_connected: bool,
     peers: FxHashMap<Peer, Source>,
     /// Peers with little credit.
-    hungry: FxHashSet<Peer>,
+    hungry: PeerQueue,
     /// Peers with messages that found no receive: credit has these sent again at once.
-    refused: FxHashSet<Peer>,
+    refused: PeerQueue,
 }
 
 impl Inbound {
@@ -173,8 +176,8 @@ impl Inbound {
             no_writes: config.denied.contains(Access::REMOTE_WRITE),
             is_connected: config.rd.connection.is_some(),
             peers: FxHashMap::default(),
-            hungry: FxHashSet::default(),
-            refused: FxHashSet::default(),
+            hungry: PeerQueue::default(),
+            refused: PeerQueue::default(),
         }
     }
 
@@ -284,8 +287,8 @@ impl Inbound {
                     Some(None)
                 };
                 let Some(taken) = taken else {
-                    self.hungry.insert(peer);
-                    self.refused.insert(peer);
+                    self.hungry.push(peer);
+                    self.refused.push(peer);
                     return None;
                 };
                 if from.credit > 0 {
@@ -293,7 +296,7 @@ impl Inbound {
                     queue.redeem(1);
                 }
                 if from.credit <= MOST_CREDIT / 2 {
-                    self.hungry.insert(peer);
+                    self.hungry.push(peer);
                 }
                 if let Some(wqe) = taken {
                     from.arriving.push(Arriving {
@@ -371,8 +374,8 @@ impl Inbound {
 
     /// The association with a peer ended: receives of messages that are not delivered go back, and its credit is void.
     pub(super) fn forget(&mut self, peer: Peer, receives: &RecvQueue) {
-        self.hungry.remove(&peer);
-        self.refused.remove(&peer);
+        self.hungry.remove(peer);
+        self.refused.remove(peer);
         let Some(from) = self.peers.remove(&peer) else {
             return;
         };
@@ -424,72 +427,12 @@ impl Inbound {
 
     /// All associations are gone, and nothing of their messages is delivered.
     pub(super) fn forget_all(&mut self, receives: &RecvQueue) {
+        self.hungry.clear();
+        self.refused.clear();
         let peers: Vec<Peer> = self.peers.keys().copied().collect();
         for peer in peers {
             self.forget(peer, receives);
         }
-    }
-
-    /// Whether peers may be granted more when receives are posted.
-    pub(super) fn is_hungry(&self) -> bool {
-        !self.hungry.is_empty()
-    }
-
-    /// Whether messages of peers found no receive, and go again once one is posted.
-    pub(super) fn has_refused(&self) -> bool {
-        !self.refused.is_empty()
-    }
-
-    /// Grants receives that are posted and promised to nobody, half of these to each peer in turn. Credit lets several messages be under way; whether these find
-    /// receives is decided when they arrive, so that no peer waits for one that does not use its credit.
-    pub(super) fn grant(&mut self, receives: &RecvQueue, endpoint: &mut Endpoint) {
-        if !self.refused.is_empty() {
-            self.grant_refused(receives, endpoint);
-        }
-        if self.hungry.is_empty() {
-            return;
-        }
-        let mut free = receives.unpromised();
-        let Self { hungry, peers, .. } = self;
-        hungry.retain(|peer| {
-            let Some(from) = peers.get_mut(peer) else {
-                return false;
-            };
-            let wanted = MOST_CREDIT.saturating_sub(from.credit);
-            let more = wanted.min(free / 2);
-            if more == 0 {
-                return wanted > 0;
-            }
-            endpoint.grant(*peer, u32::try_from(more).unwrap_or(0));
-            from.credit += more;
-            receives.promise(more);
-            free -= more;
-            from.credit <= MOST_CREDIT / 2
-        });
-    }
-}
-
-impl Inbound {
-    /// Grants peers one receive each whose messages found none, as many as are posted, promised or not.
-    fn grant_refused(&mut self, receives: &RecvQueue, endpoint: &mut Endpoint) {
-        let mut posted = receives.len();
-        let Self { refused, peers, .. } = self;
-        refused.retain(|peer| {
-            let Some(from) = peers.get_mut(peer) else {
-                return false;
-            };
-            if posted == 0 {
-                return true;
-            }
-            // Beyond, the delay of RNR decides: credit cannot be taken back.
-            if from.credit < 2 * MOST_CREDIT {
-                posted -= 1;
-                endpoint.grant(*peer, 1);
-                from.credit += 1;
-                receives.promise(1);
-            }
-            false
-        });
     }
 }
 
