@@ -120,13 +120,13 @@ impl Inbound {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
+    use std::net::Ipv4Addr;
 
     use super::*;
 
     #[test]
     fn peers_wait_once_and_in_their_order() {
-        let peer = |port| Peer::from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let peer = |port| Peer::Ip((Ipv4Addr::LOCALHOST, port).into());
         let mut queue = PeerQueue::default();
         for port in [3, 1, 2, 1, 3] {
             queue.push(peer(port));
