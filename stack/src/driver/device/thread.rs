@@ -317,13 +317,16 @@ impl Background {
                 );
                 return;
             };
+            let mut for_tasks = false;
             for event in ready {
                 match event.data() {
                     WAKE => {
                         self.waker.acknowledge();
+                        for_tasks = true;
                     }
+                    TASK => for_tasks = true,
                     // A socket can take more: its set has unsent messages.
-                    WRITABLE | TASK | TIMER => {}
+                    WRITABLE | TIMER => {}
                     id => {
                         if let Some(set) = self.sets.get(id) {
                             serve_event(&set);
@@ -331,8 +334,11 @@ impl Background {
                     }
                 }
             }
+            // Each asks the kernel for what there is: as often as datagrams come, that would cost more than they do.
             for task in self.live_tasks() {
-                task.progress();
+                if for_tasks || task.poll_timeout().is_some_and(|it| it <= clock::now()) {
+                    task.progress();
+                }
             }
             if self.overruns.swap(false, Ordering::AcqRel) {
                 self.sets.live().iter().for_each(|set| set.fail_overrun());
