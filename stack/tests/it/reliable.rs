@@ -53,7 +53,7 @@ fn exchange(ends: &[End]) {
     exchange_many(ends, MESSAGES, length, Duration::from_secs(60));
 }
 
-/// The same with so many messages, of these lengths by number, within this time.
+/// Exchanges so many messages, of these lengths by number, within this time.
 fn exchange_many(ends: &[End], messages: usize, length: fn(usize) -> usize, within: Duration) {
     let mut tallies: Vec<BTreeMap<u16, Tally>> = ends
         .iter()

@@ -1,6 +1,6 @@
 //! Sends and Writes that arrive, the receives that they take, and the credit that peers have for these.
 
-mod credit;
+mod peer_queue;
 
 use std::net::IpAddr;
 
@@ -9,14 +9,14 @@ use dgiwarp_ddp::error::{TaggedError, UntaggedError};
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_llp_udp::Peer;
-use dgiwarp_llp_udp::rd::Verdict;
 use dgiwarp_llp_udp::rd::frame::SegmentHeader;
+use dgiwarp_llp_udp::rd::{Endpoint, Verdict};
 use dgiwarp_memory::{Access, Placeable};
 use dgiwarp_rdmap::stream::StreamError;
 use dgiwarp_rdmap::wire::ImmediateData;
 use rustc_hash::FxHashMap;
 
-use self::credit::PeerQueue;
+use self::peer_queue::PeerQueue;
 use super::config::RdQpConfig;
 use super::segment::{Part, refuse};
 use super::turns::Turns;
@@ -432,6 +432,72 @@ impl Inbound {
         let peers: Vec<Peer> = self.peers.keys().copied().collect();
         for peer in peers {
             self.forget(peer, receives);
+        }
+    }
+
+    /// Whether peers may be granted more when receives are posted.
+    pub(super) fn is_hungry(&self) -> bool {
+        !self.hungry.is_empty()
+    }
+
+    /// Whether messages of peers found no receive, and go again once one is posted.
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Grants receives that are posted and promised to nobody, half of these to each peer in turn. Credit lets several messages be under way; whether these find
+    /// receives is decided when they arrive, so that no peer waits for one that does not use its credit.
+    ///
+    /// However many peers wait, no more are looked at than get something.
+    pub(super) fn grant(&mut self, receives: &RecvQueue, endpoint: &mut Endpoint) {
+        if !self.refused.is_empty() {
+            self.grant_refused(receives, endpoint);
+        }
+        if self.hungry.is_empty() {
+            return;
+        }
+        let mut free = receives.unpromised();
+        for _ in 0..self.hungry.len() {
+            let half = free / 2;
+            if half == 0 {
+                return;
+            }
+            let Some(peer) = self.hungry.pop() else {
+                return;
+            };
+            let Some(from) = self.peers.get_mut(&peer) else {
+                continue;
+            };
+            let more = MOST_CREDIT.saturating_sub(from.credit).min(half);
+            if more == 0 {
+                continue;
+            }
+            endpoint.grant(peer, u32::try_from(more).unwrap_or(0));
+            from.credit += more;
+            receives.promise(more);
+            free -= more;
+            if from.credit <= MOST_CREDIT / 2 {
+                self.hungry.push(peer);
+            }
+        }
+    }
+
+    /// Grants peers one receive each whose messages found none, as many as are posted, promised or not.
+    fn grant_refused(&mut self, receives: &RecvQueue, endpoint: &mut Endpoint) {
+        let mut posted = receives.len();
+        while posted > 0
+            && let Some(peer) = self.refused.pop()
+        {
+            let Some(from) = self.peers.get_mut(&peer) else {
+                continue;
+            };
+            // Beyond, the delay of RNR decides: credit cannot be taken back.
+            if from.credit < 2 * MOST_CREDIT {
+                posted -= 1;
+                endpoint.grant(peer, 1);
+                from.credit += 1;
+                receives.promise(1);
+            }
         }
     }
 }

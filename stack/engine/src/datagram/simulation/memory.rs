@@ -107,7 +107,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
-            if std::thread::panicking() || spare.len() == MOST_SPARE {
+            if spare.len() == MOST_SPARE {
                 return;
             }
             for (at, chunk) in self.shadow.chunks_mut(CHUNK).enumerate() {
