@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::secure::rights::{Identity, Rights};
+use crate::engine::credit::cost;
 use crate::error::Error;
 use crate::resolver::group::Group;
 use crate::security::Security;
@@ -16,7 +17,7 @@ use crate::wire::hello::MESSAGE_LENGTHS;
 pub struct Limits {
     /// Longest message, in octets, 1,024 to 65,536. Default 8,192.
     pub longest: usize,
-    /// First grant to each peer, in octets, at least 128 KiB. Default 1 MiB.
+    /// First grant to each peer, in octets, at least 128 KiB and twice the cost of the longest message. Default 1 MiB.
     pub credit: u64,
     /// First grant to each stream of a call, in octets, at least 4 KiB. Default 128 KiB.
     pub stream: u32,
@@ -56,7 +57,8 @@ impl Limits {
         let (least, most) = MESSAGE_LENGTHS;
         let [least, most] = [least, most].map(|it| usize::try_from(it).unwrap_or(usize::MAX));
         self.longest = self.longest.clamp(least, most);
-        self.credit = self.credit.max(128 << 10);
+        // Half of it is announced late, and the longest message has to have room in the other half.
+        self.credit = self.credit.max(128 << 10).max(2 * cost(self.longest));
         self.stream = self.stream.max(4 << 10);
         self
     }
@@ -132,5 +134,31 @@ impl Config {
             rights.add_token(token.clone());
         }
         Ok(rights)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::credit::Credit;
+
+    /// Before CREDIT is due there is room for the longest message, whatever came before it.
+    #[test]
+    fn the_longest_message_never_waits_for_credit_that_is_not_due() {
+        for longest in [1024, 8192, 65_536] {
+            let mut limits = Limits::default();
+            (limits.longest, limits.credit) = (longest, 0);
+            let window = limits.checked().credit;
+            let mut sender = Credit::new(window, 0);
+            let mut receiver = Credit::new(0, window);
+            loop {
+                receiver.consume(cost(1));
+                if receiver.is_due() {
+                    break;
+                }
+                assert!(sender.charge(cost(1), false));
+            }
+            assert!(sender.charge(cost(longest), false), "{longest}");
+        }
     }
 }
