@@ -1,10 +1,11 @@
 #!/bin/bash
 # Reliable datagrams beside TCP, UD and RC of the same machine, over the relay of `cargo xtask lab`, a veth pair and loopback. Rows are single runs in turns, and one
-# line each. As root, with iperf3; before: cargo build --release -p dgiwarp-perf && cargo build -p xtask
+# line each. As root, with iperf3 and perftest; before: cargo build --release -p dgiwarp-perf -p dgiwarp-run && cargo build -p xtask
 # Arguments: the rows (loss, long, tail, flows, incast, veth, latency; all of them without any). TURNS: runs of each, 3 by default.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 perf=$root/target/release/dgiwarp-perf
+run=$root/target/release/dgiwarp-run
 lab=$root/target/debug/xtask
 turns=${TURNS:-3}
 
@@ -56,23 +57,23 @@ tail() {
 	awk -v m="$p50" -v p="$p99" 'BEGIN { printf "64 bytes, 0.2 ms, 1 %%: half round trip %.1f us, 99th percentile of the round trip %.2f ms of %.2f\n", m, 2 * p / 1000, (6 * m + 1000) / 1000 }'
 }
 
-# together COUNT "LAB OPTIONS" ITERATIONS: flows over one bottleneck, each between processes of its own.
+# together COUNT "LAB OPTIONS" ITERATIONS: flows over one bottleneck, each between two processes of perftest's, which measure nothing else beside.
 together() {
-	local out servers= clients= last=$((18519 + $1))
+	local out servers= clients= last=$((18999 + $1))
+	local program="env DGIWARP_RC=rd timeout 180 $run ib_send_bw -e -s 65536 -n $3"
 	out=$(mktemp -d)
-	for port in $(seq 18520 $last); do
-		servers+="$perf server --port $port --token lab & "
-		clients+="$perf client 10.99.0.1 --port $port --token lab --rounds 1 --wait block --json $out/$port --transport rd --op send --mode bw --size 64K --iters $3 --window 1M & "
+	for port in $(seq 19000 $last); do
+		servers+="$program -p $port >/dev/null 2>&1 & "
+		clients+="$program -p $port 10.99.0.1 >$out/$port 2>&1 & "
 	done
-	timeout 200 "$lab" lab $2 --wait-port $last -- bash -c "$servers wait" -- bash -c "sleep 1; $clients wait" >/dev/null 2>&1 || true
-	for file in "$out"/*; do field rd gbps <"$file"; done |
-		awk '{ n++; sum += $1; squares += $1 * $1; if (n == 1 || $1 < least) least = $1 }
-			END { printf "%d flows: %.4f Gbit/s in all, the slowest %.4f, index of Jain %.3f\n", n, sum, least, sum * sum / n / squares }'
+	timeout 200 "$lab" lab $2 --wait-port $last -- bash -c "$servers wait" -- bash -c "sleep 3; $clients wait" >/dev/null 2>&1 || true
+	awk -v of="$1" '$1 == 65536 { rate = $4 * 0.008388608; n++; sum += rate; squares += rate * rate; if (n == 1 || rate < least) least = rate }
+		END { printf "%d of %d flows ended well: %.4f Gbit/s in all, the slowest %.4f, index of Jain %.3f\n", n, of, sum, least, sum * sum / n / squares }' "$out"/*
 	rm -r "$out"
 }
 
 flows() {
-	together 10 "--delay 5ms --rate 100mbit --queue 250k --seed $1" 500
+	together 10 "--delay 5ms --rate 100mbit --queue 250k --seed $1" 250
 }
 
 incast() {
