@@ -145,8 +145,10 @@ pub(super) struct Association {
     /// First eliciting datagram since something was heard.
     unanswered: Option<Instant>,
     counts: EcnCounts,
-    /// Latest arrival of a segment; the peer shares the receive window for a while.
+    /// Latest arrival of a segment.
     pub(super) fed: Option<Instant>,
+    /// The endpoint's latest period in which the peer was counted among those that share the receive window.
+    pub(super) fed_period: u32,
     /// Datagrams until a number is skipped, and the state of the draw.
     skip: (u64, u64),
     /// The endpoint's registration of its next timeout.
@@ -212,6 +214,7 @@ impl Association {
             unanswered: None,
             counts: EcnCounts::default(),
             fed: None,
+            fed_period: 0,
             skip: (random % SKIP, random | 1),
             timer: None,
             queued: false,

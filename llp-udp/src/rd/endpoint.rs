@@ -27,8 +27,8 @@ use table::Table;
 const ANSWERS: usize = 64;
 /// Copies of a CLOSE with the last acknowledgement of an association.
 const CLOSES: usize = 3;
-/// Time for which a peer that sent segments shares the receive window.
-const FED: Duration = Duration::from_millis(100);
+/// Time in which peers are counted that send segments, and share the receive window.
+const PERIOD: Duration = Duration::from_millis(100);
 
 /// A datagram that was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -81,8 +81,41 @@ pub struct Endpoint {
     draws: u64,
     /// No peer opens an association any more.
     refuses: bool,
-    /// Peers that sent segments lately, and until when the count is good.
-    fed: (u32, Option<Instant>),
+    fed: Fed,
+}
+
+/// Peers that sent segments lately, counted as they send: a look at all peers would cost each message of many.
+#[derive(Debug, Default)]
+struct Fed {
+    /// Number of the period, from 1 on.
+    period: u32,
+    ends: Option<Instant>,
+    /// Peers in this period so far.
+    peers: u32,
+    /// Peers in the one before.
+    before: u32,
+}
+
+impl Fed {
+    /// Begins another period when this one is over.
+    fn advance(&mut self, now: Instant) {
+        let ended = match self.ends {
+            Some(ends) if now < ends => return,
+            ends => ends,
+        };
+        let is_next = ended.is_some_and(|ended| now < ended + PERIOD);
+        *self = Self {
+            period: self.period.wrapping_add(1),
+            ends: Some(now + PERIOD),
+            peers: 0,
+            before: if is_next { self.peers } else { 0 },
+        };
+    }
+
+    /// Peers that share the window.
+    fn peers(&self) -> u32 {
+        self.peers.max(self.before).max(1)
+    }
 }
 
 impl Endpoint {
@@ -99,7 +132,7 @@ impl Endpoint {
             former: Former::default(),
             draws: 0,
             refuses: false,
-            fed: (0, None),
+            fed: Fed::default(),
         }
     }
 
@@ -394,22 +427,17 @@ impl Endpoint {
 
     /// Divides the receive window among the peers that sent segments lately (§6.4).
     fn share(&mut self, now: Instant, at: usize) {
-        if self.fed.1.is_none_or(|until| until <= now) {
-            let fed = self.table.iter().filter(|association| {
-                association
-                    .fed
-                    .is_some_and(|fed| now.saturating_duration_since(fed) < FED)
-            });
-            self.fed = (
-                u32::try_from(fed.count()).unwrap_or(u32::MAX),
-                Some(now + FED / 10),
-            );
+        self.fed.advance(now);
+        let Some(association) = self.table.get_mut(at) else {
+            return;
+        };
+        // Datagrams from invented addresses leave the others their shares.
+        if association.fed_period != self.fed.period && !association.is_unvalidated() {
+            association.fed_period = self.fed.period;
+            self.fed.peers += 1;
         }
-        let peers = self.fed.0.max(1);
-        let (share, long) = (self.config.window / peers, self.config.long_window / peers);
-        if let Some(association) = self.table.get_mut(at) {
-            association.share(share, long);
-        }
+        let peers = self.fed.peers();
+        association.share(self.config.window / peers, self.config.long_window / peers);
     }
 
     /// Appends the next datagram, if there is one, and returns where it goes. `write` writes a segment, named by its peer, the

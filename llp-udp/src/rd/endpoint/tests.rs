@@ -116,6 +116,34 @@ fn acquaint(client: &mut End, server: &mut End) {
     server.carry(client);
 }
 
+/// A peer whose address is validated.
+fn neighbour(port: u16, server: &mut End) -> End {
+    let mut peer = End::new(port, server.now, |_| ());
+    acquaint(&mut peer, server);
+    peer.post(SERVER, 1, 64);
+    peer.carry(server);
+    peer
+}
+
+/// The window that an end grants a peer from now on, if it changes.
+fn granted(end: &mut End, to: u16) -> Option<u32> {
+    let windows = frames(&end.transmit(to), |frame| match frame {
+        Frame::Credit(credit) => Some(credit.window),
+        _ => None,
+    });
+    windows.last().copied()
+}
+
+/// All frames of datagrams, by the name that `choose` has for them.
+fn frames<T>(datagrams: &[Vec<u8>], choose: impl Fn(Frame<'_, [u8]>) -> Option<T>) -> Vec<T> {
+    let mut all = Vec::new();
+    for datagram in datagrams {
+        let (_, frames) = Envelope::open::<[u8]>(datagram[..].into()).unwrap();
+        all.extend(Frames::new(frames).filter_map(|frame| choose(frame.unwrap())));
+    }
+    all
+}
+
 fn octets(datagrams: &[Vec<u8>]) -> usize {
     datagrams.iter().map(Vec::len).sum()
 }
@@ -300,24 +328,25 @@ fn datagrams_have_the_length_of_their_path() {
 /// Peers that send at once share the window, and each has two datagrams of its own length.
 #[test]
 fn a_share_of_the_window_takes_two_datagrams() {
-    let (_, mut server) = ends(|config| config.window = 4000);
-    for (port, path) in [(10, 1472), (11, 1472), (12, 9000)] {
-        let mut sender = End::new(port, server.now, |_| ());
-        sender.post_on(path, SERVER, 1, path - 100);
-        let sent = sender.transmit(SERVER);
-        server.receive(port, &sent[0]).unwrap();
+    const WINDOW: u32 = 20_000;
+    let (_, mut server) = ends(|config| config.window = WINDOW);
+    let paths = [1472, 1472, 9000, 1472, 1472, 1472, 1472, 1472];
+    let mut peers = [10, 11, 12, 13, 14, 15, 16, 17].map(|port| {
+        server.now += Duration::from_secs(1);
+        neighbour(port, &mut server)
+    });
+    server.now += Duration::from_secs(1);
+    for ((peer, path), count) in peers.iter_mut().zip(paths).zip(1..) {
+        peer.now = server.now;
+        peer.post_on(path, SERVER, 1, path - 100);
+        let sent = peer.transmit(SERVER);
+        server.receive(peer.port, &sent[0]).unwrap();
         server.now += Duration::from_millis(11);
-        let answers = server.transmit(port);
-        let windows = answers.iter().flat_map(|datagram| {
-            let (_, frames) = Envelope::open::<[u8]>(datagram[..].into()).unwrap();
-            Frames::new(frames).filter_map(|frame| match frame.unwrap() {
-                Frame::Credit(credit) => Some(credit.window),
-                _ => None,
-            })
-        });
-        // The first one has all of it.
         let least = 2 * u32::try_from(sent[0].len().max(1472)).unwrap();
-        assert_eq!(windows.last(), (port > 10).then_some(least), "{port}");
+        // The first one has all of it.
+        let share = (WINDOW / count).max(least);
+        let told = (count > 1).then_some(share);
+        assert_eq!(granted(&mut server, peer.port), told, "{count}");
     }
 }
 
