@@ -11,7 +11,7 @@ use crate::engine::call_streams::{CallStreams, Step};
 use crate::engine::streams::{BadPart, Incoming, Outgoing};
 use crate::engine::urgency::Urgency;
 use crate::system::replace_waker;
-use crate::wire::message::{Direction, Kind, Message, STREAM_OVERHEAD, Streams};
+use crate::wire::message::{Direction, Kind, STREAM_OVERHEAD, Streams};
 
 /// Direction of the octets that this end sends.
 fn outward(id: StreamId) -> Direction {
@@ -23,10 +23,7 @@ fn outward(id: StreamId) -> Direction {
 }
 
 fn inward(id: StreamId) -> Direction {
-    match outward(id) {
-        Direction::Up => Direction::Down,
-        Direction::Down => Direction::Up,
-    }
+    outward(id).opposite()
 }
 
 impl State {
@@ -232,30 +229,14 @@ impl State {
         };
         stream.queued = false;
         let most = peer.longest.saturating_sub(STREAM_OVERHEAD);
-        let kind = match stream.of_call.step(most) {
-            Some(Step::Grant { granted, stop }) => Some(Kind::Grant {
-                direction: inward(id),
-                stop,
-                granted,
-            }),
-            Some(Step::Part { octets, end }) => Some(Kind::Stream {
-                direction: outward(id),
-                end,
-                octets,
-            }),
-            None => None,
-        };
-        let is_grant = matches!(kind, Some(Kind::Grant { .. }));
+        let step = stream.of_call.step(most);
+        let is_grant = matches!(step, Some(Step::Grant { .. }));
         let outgoing = stream.of_call.outgoing.as_ref().filter(|_| !is_grant);
         if outgoing.is_some_and(|it| it.is_flushed() || it.has_room()) {
             self.woken.extend(stream.writer.take());
         }
-        if let Some(kind) = kind {
-            let message = Message {
-                number: id.number,
-                credit: 0,
-                kind,
-            };
+        if let Some(step) = step {
+            let message = step.into_message(id.number, outward(id));
             // It costs nothing.
             let _ = peer.post(message, false);
             self.queue_stream(id);

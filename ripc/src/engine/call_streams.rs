@@ -1,7 +1,7 @@
 //! The two streams of one call at one end, and the connection that they belong to (`rfc-notes/ripc.md`, "Streams").
 
 use super::streams::{BadPart, Incoming, Outgoing};
-use crate::wire::message::Streams;
+use crate::wire::message::{Direction, Kind, Message, Streams};
 
 /// Streams of a call.
 #[derive(Debug)]
@@ -27,6 +27,29 @@ pub(crate) enum Step {
     Grant { granted: u64, stop: bool },
     /// A part of the outgoing stream.
     Part { octets: Vec<u8>, end: bool },
+}
+
+impl Step {
+    /// The message of the call with this number. `outward` is the direction of the outgoing stream.
+    pub(crate) fn into_message(self, number: u64, outward: Direction) -> Message {
+        let kind = match self {
+            Self::Grant { granted, stop } => Kind::Grant {
+                direction: outward.opposite(),
+                stop,
+                granted,
+            },
+            Self::Part { octets, end } => Kind::Stream {
+                direction: outward,
+                end,
+                octets,
+            },
+        };
+        Message {
+            number,
+            credit: 0,
+            kind,
+        }
+    }
 }
 
 impl CallStreams {

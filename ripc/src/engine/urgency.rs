@@ -96,31 +96,11 @@ struct Levels<T>([T; LEVELS]);
 
 impl<T> Levels<T> {
     fn get(&self, urgency: Urgency) -> &T {
-        let [a, b, c, d, e, f, g, h] = &self.0;
-        match urgency.0 {
-            0 => a,
-            1 => b,
-            2 => c,
-            3 => d,
-            4 => e,
-            5 => f,
-            6 => g,
-            _ => h,
-        }
+        &self.0[usize::from(urgency.0) % LEVELS]
     }
 
     fn get_mut(&mut self, urgency: Urgency) -> &mut T {
-        let [a, b, c, d, e, f, g, h] = &mut self.0;
-        match urgency.0 {
-            0 => a,
-            1 => b,
-            2 => c,
-            3 => d,
-            4 => e,
-            5 => f,
-            6 => g,
-            _ => h,
-        }
+        &mut self.0[usize::from(urgency.0) % LEVELS]
     }
 }
 

@@ -79,6 +79,15 @@ pub(crate) enum Direction {
     Down,
 }
 
+impl Direction {
+    pub(crate) const fn opposite(self) -> Self {
+        match self {
+            Self::Up => Self::Down,
+            Self::Down => Self::Up,
+        }
+    }
+}
+
 /// Kind of a message, and its own fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {

@@ -8,7 +8,7 @@ use rand::RngExt as _;
 
 use super::link::{Link, Path, Segment, parse};
 use super::{Called, Ending, History, PART, Reader, Report, WINDOW, address, octet};
-use crate::engine::call_streams::{CallStreams, Step};
+use crate::engine::call_streams::CallStreams;
 use crate::engine::calls::{Calls, Expired, Lost, Replied, Sending};
 use crate::engine::urgency::Urgency;
 use crate::wire::message::{Body, Direction, Kind, Message, Streams, WireItem};
@@ -295,23 +295,7 @@ impl Caller {
                 && link.has_room()
                 && let Some(step) = streams.step(PART)
             {
-                let kind = match step {
-                    Step::Grant { granted, stop } => Kind::Grant {
-                        direction: Direction::Down,
-                        stop,
-                        granted,
-                    },
-                    Step::Part { octets, end } => Kind::Stream {
-                        direction: Direction::Up,
-                        end,
-                        octets,
-                    },
-                };
-                let message = Message {
-                    number: *number,
-                    credit: 0,
-                    kind,
-                };
+                let message = step.into_message(*number, Direction::Up);
                 let mut octets = Vec::new();
                 message.emit(&mut octets);
                 link.send(now, octets, network);

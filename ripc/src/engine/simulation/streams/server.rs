@@ -8,7 +8,7 @@ use rand::RngExt as _;
 
 use super::link::{Link, Path, Segment, parse};
 use super::{Executed, History, PART, Reader, Report, WINDOW, address, octet};
-use crate::engine::call_streams::{CallStreams, Step};
+use crate::engine::call_streams::CallStreams;
 use crate::engine::executions::{Begin, Executions};
 use crate::wire::message::{Body, Direction, Kind, Message, WireItem};
 
@@ -284,23 +284,7 @@ impl Server {
                 && peer.link.has_room()
                 && let Some(step) = streams.step(PART)
             {
-                let kind = match step {
-                    Step::Grant { granted, stop } => Kind::Grant {
-                        direction: Direction::Up,
-                        stop,
-                        granted,
-                    },
-                    Step::Part { octets, end } => Kind::Stream {
-                        direction: Direction::Down,
-                        end,
-                        octets,
-                    },
-                };
-                let message = Message {
-                    number: *number,
-                    credit: 0,
-                    kind,
-                };
+                let message = step.into_message(*number, Direction::Down);
                 let mut octets = Vec::new();
                 message.emit(&mut octets);
                 peer.link.send(now, octets, network);
