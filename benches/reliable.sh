@@ -68,7 +68,8 @@ together() {
 	done
 	timeout 200 "$lab" lab $2 --wait-port $last -- bash -c "$servers wait" -- bash -c "sleep 3; $clients wait" >/dev/null 2>&1 || true
 	awk -v of="$1" '$1 == 65536 { rate = $4 * 0.008388608; n++; sum += rate; squares += rate * rate; if (n == 1 || rate < least) least = rate }
-		END { printf "%d of %d flows ended well: %.4f Gbit/s in all, the slowest %.4f, index of Jain %.3f\n", n, of, sum, least, sum * sum / n / squares }' "$out"/*
+		END { if (n == 0) { printf "0 of %d flows ended well\n", of; exit }
+			printf "%d of %d flows ended well: %.4f Gbit/s in all, the slowest %.4f, index of Jain %.3f\n", n, of, sum, least, sum * sum / n / squares }' "$out"/*
 	rm -r "$out"
 }
 

@@ -116,7 +116,7 @@ fn loss_duplication_reordering_and_corruption_change_nothing() {
 
 /// Ten million messages, half of them each way.
 #[test]
-#[ignore = "some minutes"]
+#[ignore = "ten minutes"]
 fn soak_ten_million_messages_arrive_once_and_in_order() {
     let harsh = |seed| {
         let mut config = Config::default();

@@ -334,7 +334,7 @@ impl Background {
                     }
                 }
             }
-            // Each asks the kernel for what there is: as often as datagrams come, that would cost more than they do.
+            // Each asks the kernel for what there is, which no datagram needs.
             for task in self.live_tasks() {
                 if for_tasks || task.poll_timeout().is_some_and(|it| it <= clock::now()) {
                     task.progress();

@@ -345,7 +345,7 @@ fn the_window_is_divided_among_those_that_sent_lately() {
     }
 }
 
-/// §6.4: whoever invents addresses takes nothing of the window from others.
+/// §6.4: invented addresses take nothing of the window from others.
 #[test]
 fn peers_whose_addresses_are_not_validated_share_no_window() {
     let (_, mut server) = ends(|config| config.window = 120_000);

@@ -32,7 +32,7 @@ pub(super) fn source() -> &'static Source {
 
 /// Registered memory, and the octets that the oracle expects in it.
 ///
-/// Memory of a run that has ended is used again, since faults of fresh pages take a third of the time. It has been compared as a whole by then:
+/// Memory of a run that has ended is used again, since faults of fresh pages took a quarter of the time. It has been compared as a whole by then:
 /// zeros everywhere but where the oracle expected octets.
 pub(super) struct Memory {
     pub(super) buffer: Buffer,
