@@ -39,7 +39,7 @@ pub struct RdConfig {
     pub idle: Duration,
     /// Associations whose peer is not validated.
     pub unvalidated: usize,
-    /// The caller asks for input again soon: acknowledgements that are due at once wait for a message to go with, until it finds none.
+    /// The caller asks for input again soon: acknowledgements of whole messages that are due at once wait for a message to go with, until it finds none.
     pub polls: bool,
     /// Whether the failure of a message ends its association (§9).
     pub scope: Scope,

@@ -51,6 +51,8 @@ struct Fate {
     unaccepted: bool,
     elicits: bool,
     at_once: bool,
+    /// A message has its last segment there, and the caller may answer it.
+    ends: bool,
 }
 
 impl Association {
@@ -103,11 +105,13 @@ impl Association {
         }
         self.received.count(datagram.ecn);
         if !fate.unaccepted {
+            let delay = self.ack_delay();
+            // Most likely the next one comes as late.
+            let is_late = self.received.arrived().is_some_and(|it| it + delay < now);
             let expected = self.received.add(now, envelope.number, envelope.time);
             if fate.elicits {
-                let delay = self.ack_delay();
-                let at_once = fate.at_once || !expected;
-                let hold = config.polls.then_some(super::MOST_ACK_DELAY);
+                let at_once = fate.at_once || !expected || is_late;
+                let hold = (config.polls && fate.ends).then_some(super::MOST_ACK_DELAY);
                 self.received.elicited(now, delay, (at_once, hold));
             }
         }
@@ -133,6 +137,7 @@ impl Association {
                 let arrived =
                     self.on_segment(config, envelope.number, header, *segment, events, place)?;
                 fate.unaccepted |= !arrived;
+                fate.ends |= header.last;
                 self.fed = Some(now);
             }
             Frame::Ack(ack) => self.on_ack(config, now, ack, events)?,

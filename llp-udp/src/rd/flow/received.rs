@@ -75,6 +75,11 @@ impl Received {
         self.ranges.back().map(|range| range.1)
     }
 
+    /// When the datagram with the largest number arrived.
+    pub(in crate::rd) fn arrived(&self) -> Option<Instant> {
+        self.largest.map(|(arrived, _)| arrived)
+    }
+
     /// Adds a number that is not contained. Returns whether it is the next after the largest.
     pub(in crate::rd) fn add(&mut self, now: Instant, number: u64, time: u32) -> bool {
         let next = self.largest().map_or(0, |largest| largest + 1);

@@ -252,6 +252,41 @@ fn an_end_that_polls_holds_credit_with_one_acknowledgement() {
     assert_eq!(bench.kinds(), ["ACK", "PLACED", "CREDIT"]);
 }
 
+/// §6.1: acknowledgements of whole messages alone wait for the answer of a program that polls.
+#[test]
+fn an_end_that_polls_holds_no_acknowledgement_of_a_part() {
+    for (last, expected) in [(true, &[][..]), (false, &["ACK", "PLACED"])] {
+        let mut bench = Bench::new();
+        bench.config.polls = true;
+        let envelope = Envelope {
+            eager: true,
+            ..bench.envelope()
+        };
+        let part = arriving(SegmentHeader { last, ..segment(0) });
+        let handled = bench.handle(first(), &envelope, Ecn::NotEct, &[part]);
+        handled.unwrap();
+        assert_eq!(bench.kinds(), expected, "last segment: {last}");
+        assert_eq!(bench.association.holds(), last);
+    }
+}
+
+/// §6.1: where the next datagram would come too late to share an acknowledgement, none is waited for.
+#[test]
+fn a_datagram_behind_a_pause_is_acknowledged_at_once() {
+    let round = 4 * MS;
+    let delay = round / 8;
+    for (pause, at_once) in [(delay + US, true), (delay, false), (Duration::ZERO, false)] {
+        let mut bench = Bench::on_path(round);
+        bench.receive(&[arriving(segment(0))]);
+        bench.now += delay;
+        assert!(!bench.kinds().is_empty(), "the first is due");
+        bench.now += pause - delay.min(pause);
+        bench.receive(&[arriving(segment(1))]);
+        let acknowledged = bench.kinds().contains(&"ACK");
+        assert_eq!(acknowledged, at_once, "{pause:?} after it");
+    }
+}
+
 #[test]
 fn segments_that_found_no_receive_are_reported_as_many_as_fit() {
     for (datagram, expected) in [
