@@ -49,6 +49,10 @@ impl HotSockets {
         self.entries.len()
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &HotSocket> {
+        self.entries.iter()
+    }
+
     pub(crate) fn get(&self, position: usize) -> Option<&HotSocket> {
         self.entries.get(position)
     }
@@ -85,6 +89,12 @@ impl HotSockets {
         } else if self.entries.len() < Self::SIZE {
             self.entries.push(HotSocket::new(id, member, 0));
         }
+    }
+
+    /// Whether it is tried on every poll, or will be once a check finds input on it.
+    pub(crate) fn is_known(&self, id: MemberId, socket: SocketIndex) -> bool {
+        let mut hot = self.entries.iter();
+        hot.any(|hot| hot.id == id && hot.socket == socket) || self.found.contains(&(id, socket))
     }
 
     /// Whether a check found this socket lately; records that one did.

@@ -118,6 +118,9 @@ pub(crate) trait Member: Debug + Send + Sync {
         true
     }
 
+    /// The thread that polls is about to sleep: acknowledgements that wait for a message of it leave.
+    fn release_acks(&self) {}
+
     /// Ends the queue pair if completions of it were lost.
     fn fail_overrun(&self);
 

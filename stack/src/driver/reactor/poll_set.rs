@@ -9,7 +9,7 @@ mod timers;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use dgiwarp_memory::socket::NoCancellation;
@@ -98,6 +98,8 @@ pub(crate) struct PollSet {
     awaited: AtomicU32,
     /// Threads that wait for a channel's events do so in its calls and receive for themselves, as far as the set has learnt.
     waiters_receive: AtomicBool,
+    /// Polls until a thread began to wait for a channel's events.
+    polls_at_wait: AtomicU64,
     /// A program may sleep on a channel's descriptor until the background thread has raised an event: it does not step aside.
     event_wanted: AtomicBool,
     /// Input of a member comes through memory, or did.
@@ -138,6 +140,7 @@ impl PollSet {
             sleepers: AtomicU32::new(0),
             awaited: AtomicU32::new(0),
             waiters_receive: AtomicBool::new(false),
+            polls_at_wait: AtomicU64::new(u64::MAX),
             event_wanted: AtomicBool::new(false),
             has_memory_input: AtomicBool::new(false),
             in_use: AtomicBool::new(false),
@@ -430,10 +433,9 @@ impl PollSet {
             self.unpark_locked(poller);
             poller.hot.clear();
         }
-        // A socket that is not hot is not tried on the next poll.
-        let next = if crowded { NextReceive::Unknown } else { next };
         for event in &events[..ready] {
             if event.data() == memory_input::READY {
+                let next = if crowded { NextReceive::Unknown } else { next };
                 match self.receive_ready(poller, next) {
                     Some(received) => got |= received,
                     None => left = true,
@@ -449,6 +451,12 @@ impl PollSet {
             if event.events().contains(EpollFlags::EPOLLERR) {
                 got |= member.read_error_queue(socket).is_some();
             }
+            // A socket that is not hot is not tried on the next poll.
+            let next = if !crowded && poller.hot.is_known(id, socket) {
+                next
+            } else {
+                NextReceive::Unknown
+            };
             match self.receive_burst(&*member, None, socket, &mut poller.buffer, next) {
                 Received::Nothing => left = true,
                 Received::Bells => {}
@@ -464,6 +472,18 @@ impl PollSet {
             }
         }
         (got || !left).then_some(got)
+    }
+
+    /// Acknowledgements that wait for a message of the calling thread, which is about to sleep, leave.
+    pub(super) fn release_acks(&self) {
+        let Some(poller) = self.poller.try_lock() else {
+            return;
+        };
+        let _guard = NoCancellation::begin();
+        // Those of other sockets do not wait.
+        for hot in poller.hot.iter() {
+            hot.member.release_acks();
+        }
     }
 
     /// Whether nobody, now or until an event of a completion channel, sleeps on the epoll set.

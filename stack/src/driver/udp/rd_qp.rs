@@ -589,6 +589,14 @@ impl Member for RdShared {
         self.continue_sending()
     }
 
+    fn release_acks(&self) {
+        self.try_run(|inner| {
+            if inner.engine.note_poll(false, false) {
+                self.work(inner);
+            }
+        });
+    }
+
     /// No kernel repeats what is lost.
     fn leaves_by_process(&self) -> Option<bool> {
         self.try_run(|inner| {

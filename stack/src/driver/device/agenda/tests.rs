@@ -1,9 +1,10 @@
 use std::time::Duration;
 
-use super::unwatched::{FEW, IDLE_TICKS, IDLE_TICKS_OF_MANY, LOOK_EVERY};
+use super::unwatched::{CALM_TICK, CALM_TICKS, FEW, IDLE_TICKS, IDLE_TICKS_OF_MANY, LOOK_EVERY};
 use super::*;
 use crate::driver::device::clock;
 use crate::driver::reactor::poll_set::tests::{InMemory, join};
+use crate::driver::reactor::poll_set::{By, SLOW_TICK};
 
 /// A device with so many sets, none of them watched.
 struct Device {
@@ -111,6 +112,49 @@ fn input_that_lies_at_one_of_many_is_found() {
     member.deliver(1);
     device.tick(2 * LOOK_EVERY);
     assert_eq!(member.received(), 1);
+}
+
+/// Input wakes a thread that sleeps, in a call of a channel or on the sockets: ticks are for one that was cancelled, or turns to something else.
+#[test]
+fn ticks_are_rare_while_threads_sleep() {
+    let mut device = Device::new(2);
+    let sets = device.live.clone();
+    sets[0].begin_sleep();
+    let mut interval = |before: &dyn Fn()| {
+        before();
+        let last = device.now;
+        device.tick(1);
+        Duration::from_nanos(device.now - last)
+    };
+    let wait = || sets[1].receive_by_waiting();
+    let at_work = || {
+        let _ = sets[1].progress(By::Poller);
+    };
+    for _ in 0..CALM_TICKS {
+        assert!(interval(&wait) <= SLOW_TICK);
+    }
+    assert_eq!(interval(&wait), CALM_TICK);
+    assert_eq!(interval(&at_work), CALM_TICK);
+    assert_eq!(interval(&at_work), SLOW_TICK);
+    for _ in 0..CALM_TICKS {
+        assert_eq!(interval(&wait), SLOW_TICK);
+    }
+    assert_eq!(interval(&wait), CALM_TICK);
+}
+
+/// A set that is left to its program while others are slept on has its ticks soon.
+#[test]
+fn ticks_are_not_rare_for_one_that_comes_later() {
+    let mut device = Device::new(2);
+    device.live[0].begin_sleep();
+    device.live[1].arm();
+    device.tick(CALM_TICKS as usize + 1);
+    device.live[1].sleep_again();
+    device
+        .agenda
+        .take_notes(&device.sets, &device.waker, device.now);
+    let soon = device.now + u64::try_from(SLOW_TICK.as_nanos()).unwrap();
+    assert_eq!(device.agenda.next_tick(), soon);
 }
 
 /// A set that is watched notes itself for what it has to do, and the others are not touched for it.

@@ -11,6 +11,9 @@ use crate::driver::reactor::poll_set::{By, PollSet, SLOW_TICK};
 /// Interval of ticks, at first; [`SLOW_TICK`] after so many in a row.
 const TICK: Duration = Duration::from_millis(1);
 const TICKS: u32 = 32;
+/// Interval after so many ticks in a row that found a thread asleep on each set: their input wakes it.
+pub(super) const CALM_TICK: Duration = Duration::from_millis(16);
+pub(super) const CALM_TICKS: u32 = 32;
 /// Ticks without a poll and without data until a set is watched again: as long as few are not watched, and where they are many, each of which costs a system
 /// call at each tick.
 pub(super) const IDLE_TICKS: u32 = 64;
@@ -28,8 +31,9 @@ pub(super) struct Unwatched {
     active: Vec<u64>,
     /// Sets, of many, on which programs sleep, in the order in which they are looked at.
     resting: VecDeque<u64>,
-    /// Ticks in a row.
+    /// Ticks in a row, and those at which a thread slept on each set that was looked at.
     ticks: u32,
+    calm_ticks: u32,
     /// Time of the next tick, in nanoseconds of the driver's clock, where a set is not watched.
     next_tick: u64,
 }
@@ -52,6 +56,8 @@ impl Unwatched {
         }
         self.seen.entry(id).or_insert_with(|| {
             self.active.push(id);
+            self.calm_ticks = 0;
+            self.next_tick = self.next_tick.min(now + nanos(SLOW_TICK));
             Seen::default()
         });
     }
@@ -83,6 +89,7 @@ impl Unwatched {
         };
         let mut due = std::mem::take(&mut self.active);
         due.extend(self.resting.drain(..turns));
+        let mut is_calm = true;
         for id in due {
             let set = sets.get(id).filter(|set| !set.arming().is_on());
             let (Some(set), Some(seen)) = (set, self.seen.get_mut(&id)) else {
@@ -90,6 +97,7 @@ impl Unwatched {
                 self.seen.remove(&id);
                 continue;
             };
+            is_calm &= set.is_slept_on();
             let polls = set.arming().polls();
             if seen.polls == Some(polls) {
                 seen.idle_ticks = seen.idle_ticks.saturating_add(1);
@@ -111,7 +119,18 @@ impl Unwatched {
             }
         }
         self.ticks = self.ticks.saturating_add(1);
-        let interval = if self.ticks < TICKS { TICK } else { SLOW_TICK };
+        self.calm_ticks = if is_calm {
+            self.calm_ticks.saturating_add(1)
+        } else {
+            0
+        };
+        let interval = if self.calm_ticks >= CALM_TICKS {
+            CALM_TICK
+        } else if self.ticks < TICKS {
+            TICK
+        } else {
+            SLOW_TICK
+        };
         self.next_tick = now + nanos(interval);
     }
 }
@@ -125,7 +144,7 @@ fn look(set: &PollSet, seen: &mut Seen, patience: u32) {
     set.try_unpark();
     let data = set.has_data();
     // A sleeping program is given the time to wake up by itself.
-    let lying = data && (seen.lying || !set.has_sleepers());
+    let lying = data && (seen.lying || !set.is_slept_on());
     seen.lying = data;
     if lying {
         set.data_lay_there();

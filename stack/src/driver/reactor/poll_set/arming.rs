@@ -97,6 +97,9 @@ impl PollSet {
         if self.flush_before_sleep() {
             self.ring_ready();
         }
+        self.release_acks();
+        let polls = self.arming.polls();
+        self.polls_at_wait.store(polls, Ordering::Relaxed);
         self.leave_to_pollers();
     }
 
@@ -140,6 +143,12 @@ impl PollSet {
     #[inline]
     pub(crate) fn is_polled(&self) -> bool {
         !self.arming.is_on() && !self.has_sleepers() && !self.waiters_receive.load(Ordering::SeqCst)
+    }
+
+    /// Whether a thread sleeps until something arrives, as far as the set can tell: one that began to wait for a channel's events may have been cancelled.
+    pub(crate) fn is_slept_on(&self) -> bool {
+        let waits = || self.polls_at_wait.load(Ordering::Relaxed) == self.arming.polls();
+        self.has_sleepers() || self.waiters_receive.load(Ordering::SeqCst) && waits()
     }
 
     pub(crate) fn has_sleepers(&self) -> bool {

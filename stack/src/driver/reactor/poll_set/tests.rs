@@ -23,6 +23,9 @@ pub(crate) struct InMemory {
     holds: AtomicBool,
     held: AtomicUsize,
     answered: Mutex<Vec<usize>>,
+    /// The last call to receive is followed by another one soon; and calls to release what waits for an answer.
+    waits_for_answer: AtomicBool,
+    released: AtomicUsize,
     /// A set that is armed, as by another thread, when a descriptor is wanted next.
     arms: Mutex<Option<Arc<PollSet>>>,
 }
@@ -40,6 +43,8 @@ impl InMemory {
             holds: AtomicBool::new(false),
             held: AtomicUsize::new(0),
             answered: Mutex::new(Vec::new()),
+            waits_for_answer: AtomicBool::new(false),
+            released: AtomicUsize::new(0),
             arms: Mutex::new(None),
         })
     }
@@ -67,7 +72,7 @@ impl Member for InMemory {
         &self,
         _socket: SocketIndex,
         _buffer: &mut ReceiveBuffer,
-        _next: NextReceive,
+        next: NextReceive,
     ) -> Option<Received> {
         if self.bells.swap(0, Ordering::SeqCst) > 0 {
             let _ = self.input.read();
@@ -76,6 +81,8 @@ impl Member for InMemory {
         if self.left.load(Ordering::SeqCst) == 0 {
             return Some(Received::Nothing);
         }
+        let polls = next != NextReceive::Unknown;
+        self.waits_for_answer.store(polls, Ordering::SeqCst);
         self.received.fetch_add(1, Ordering::SeqCst);
         if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             let _ = self.input.read();
@@ -90,6 +97,10 @@ impl Member for InMemory {
     fn end_burst(&self) {
         let answers = self.held.swap(0, Ordering::SeqCst);
         self.answered.lock().push(answers);
+    }
+
+    fn release_acks(&self) {
+        self.released.fetch_add(1, Ordering::SeqCst);
     }
 
     fn has_completions(&self) -> bool {
@@ -399,6 +410,30 @@ fn a_thread_that_waits_leaves_no_output_behind() {
         set.receive_by_waiting();
     }
     assert_eq!(member.flushed.load(Ordering::SeqCst), 3);
+}
+
+/// Acknowledgements that wait for a message of the polling thread leave when it sleeps, and those of a socket that it does not try again soon do not wait.
+#[test]
+fn a_thread_that_waits_leaves_no_acknowledgements_behind() {
+    let set = set();
+    let members = [(); 2].map(|()| InMemory::new(0));
+    for member in &members {
+        join(&set, member);
+    }
+    let [hot, other] = &members;
+    let receive = |member: &InMemory| {
+        member.deliver(1);
+        while set.progress(By::Poller) == Some(false) {}
+        member.waits_for_answer.load(Ordering::SeqCst)
+    };
+    assert!(!receive(hot), "it may not come back");
+    assert!(receive(hot));
+    assert!(!receive(other));
+    assert!(receive(hot));
+    assert_eq!(hot.released.load(Ordering::SeqCst), 0);
+    set.receive_by_waiting();
+    let released = members.map(|it| it.released.load(Ordering::SeqCst));
+    assert_eq!(released, [1, 0]);
 }
 
 /// The background thread goes on watching a queue where bells alone woke it, and leaves one to its poller where input stays that it cannot receive.
