@@ -3,6 +3,7 @@
 mod arrival;
 mod departure;
 mod doubt;
+mod rest;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -25,6 +26,7 @@ use crate::Peer;
 
 pub(super) use arrival::{Datagram, Ended};
 pub(super) use departure::time;
+pub(super) use rest::Resting;
 
 /// Segments that one datagram carries at most.
 const SEGMENTS: usize = 8;

@@ -35,6 +35,8 @@ pub struct RdConfig {
     pub datagram: u16,
     /// Silence after which a peer with datagrams in flight to it is lost.
     pub unreachable: Duration,
+    /// Silence after which an idle association rests: it takes less memory, and its congestion window is the first one afterwards.
+    pub rest: Duration,
     /// Silence after which an idle association is forgotten.
     pub idle: Duration,
     /// Associations whose peer is not validated.
@@ -65,6 +67,7 @@ impl RdConfig {
             rnr_retries: None,
             datagram: 1472,
             unreachable: Duration::from_secs(4),
+            rest: Duration::from_secs(1),
             idle: Duration::from_secs(60),
             unvalidated: 1024,
             polls: false,
@@ -177,6 +180,11 @@ pub enum Event {
         peer: Peer,
         /// The cause, which its messages failed for.
         cause: Cause,
+    },
+    /// Nothing has been under way with the peer for [`RdConfig::rest`]. Memory that is kept for its messages may be given back.
+    Rests {
+        /// The peer.
+        peer: Peer,
     },
     /// The peer's address changed. It keeps the identity that it had.
     Moved {

@@ -68,6 +68,14 @@ impl Congestion {
         }
     }
 
+    pub(super) const fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::Cubic(_) => Algorithm::Cubic,
+            Self::Delay(_) => Algorithm::Delay,
+            Self::FixedRate(rate) => Algorithm::FixedRate(*rate),
+        }
+    }
+
     /// Datagrams have this many octets from now on; the window takes those of the smallest at least.
     pub(super) fn set_datagram(&mut self, datagram: u64) {
         let minimum = MINIMUM_DATAGRAMS * datagram;

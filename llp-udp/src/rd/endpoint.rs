@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_codec::{Payload, PayloadSlice};
 
-use super::association::{Association, Datagram, Ended};
+use super::association::{Datagram, Ended};
 use super::config::{Before, Cause, Event, Lives, RdConfig, Verdict};
 use super::envelope::Envelope;
 use super::flow::received::Ecn;
@@ -192,7 +192,7 @@ impl Endpoint {
     #[must_use]
     pub fn waits_for_receives(&self) -> bool {
         let mut waits = false;
-        for association in self.table.iter() {
+        for association in self.table.active() {
             let refused = association.outbound.refused_until().is_some();
             if !refused && !association.outbound.is_empty() {
                 return false;
@@ -244,14 +244,14 @@ impl Endpoint {
     #[must_use]
     pub fn datagram(&self, peer: Peer) -> Option<u16> {
         let association = self.table.by_peer(peer).and_then(|at| self.table.get(at));
-        association.map(Association::datagram)
+        association.map(|it| it.datagram())
     }
 
     /// State of the path to a peer; `None` without an association.
     #[must_use]
     pub fn path_state(&self, peer: Peer) -> Option<PathState> {
         let association = self.table.by_peer(peer).and_then(|at| self.table.get(at));
-        association.map(Association::path_state)
+        association.map(|it| it.path_state())
     }
 
     /// Whether the peer owes responses to messages that it placed: then it is probed when it is silent (§6.2).
@@ -309,7 +309,7 @@ impl Endpoint {
     }
 
     fn end_all_with(&mut self, now: Instant, reason: CloseReason) {
-        let peers: Vec<Peer> = self.table.iter().map(|it| it.peer).collect();
+        let peers: Vec<Peer> = self.table.peers().collect();
         for peer in peers {
             self.end_with(now, peer, reason);
         }
@@ -470,6 +470,9 @@ impl Endpoint {
                 association.listed = true;
                 self.held.push(at);
             }
+            if let Some(peer) = self.table.rest(&self.config, now, at) {
+                self.events.push_back(Event::Rests { peer });
+            }
             self.table.set_timer(&self.config, at);
         }
         None
@@ -494,7 +497,7 @@ impl Endpoint {
     #[must_use]
     pub fn holds(&self) -> bool {
         let last = self.held.last().and_then(|at| self.table.get(*at));
-        last.is_some_and(Association::holds)
+        last.is_some_and(|it| it.holds())
     }
 
     /// The association may have output. Its timer is set behind that, by [`poll_transmit`](Self::poll_transmit).

@@ -16,6 +16,7 @@ mod arrival;
 mod control;
 mod departure;
 mod paths;
+mod rest;
 mod timers;
 
 const MS: Duration = Duration::from_millis(1);

@@ -21,7 +21,7 @@ impl Association {
             self.paced,
             self.doubted,
             self.unanswered.map(|since| since + config.unreachable),
-            self.is_idle().then(|| self.heard + config.idle),
+            self.is_idle().then(|| self.heard + self.idle_time(config)),
             challenge,
         ]
         .into_iter()
@@ -29,7 +29,7 @@ impl Association {
         .min()
     }
 
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.is_quiet() && !self.awaits
     }
 
@@ -73,8 +73,7 @@ impl Association {
         if self.doubted.is_some_and(|until| until <= now) {
             return Some(Cause::Unreachable);
         }
-        let idle = self.is_idle();
-        if self.heard + config.idle <= now && idle {
+        if self.heard + config.idle <= now && self.is_idle() {
             return Some(Cause::Flushed);
         }
         self.detect_losses(config, now);
@@ -100,9 +99,6 @@ impl Association {
         let room = u64::try_from(super::departure::CHALLENGE).unwrap_or(u64::MAX);
         self.challenge
             .take_if(|it| it.due <= now && (it.tries == 0 || it.budget < room));
-        if idle {
-            self.inbound.shrink();
-        }
         None
     }
 

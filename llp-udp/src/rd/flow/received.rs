@@ -18,6 +18,8 @@ const WAITING: u32 = 32;
 pub(in crate::rd) struct Received {
     /// Smallest and largest number, ascending, with gaps between.
     ranges: VecDeque<(u64, u64)>,
+    /// All numbers below count as received.
+    floor: u64,
     /// Arrival and time field of the datagram with the largest number.
     largest: Option<(Instant, u32)>,
     /// Eliciting datagrams since the last acknowledgement.
@@ -49,20 +51,52 @@ pub enum Ecn {
     Ce,
 }
 
+/// Numbers of an association that rests: its peer sends no datagram again, so that those below the last range count as received.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::rd) struct Rested {
+    range: (u64, u64),
+    largest: Option<(Instant, u32)>,
+    ecn: Option<EcnCounts>,
+    known: u64,
+    settled: u64,
+}
+
+impl From<Rested> for Received {
+    fn from(rested: Rested) -> Self {
+        Self {
+            ranges: VecDeque::from([rested.range]),
+            floor: rested.range.0,
+            largest: rested.largest,
+            ecn: rested.ecn,
+            known: rested.known,
+            settled: rested.settled,
+            ..Self::default()
+        }
+    }
+}
+
 impl Received {
+    /// Numbers to go on from, with nothing to be acknowledged; `None` before the first.
+    pub(in crate::rd) fn rest(&self) -> Option<Rested> {
+        Some(Rested {
+            range: *self.ranges.back()?,
+            largest: self.largest,
+            ecn: self.ecn,
+            known: self.known,
+            settled: self.settled,
+        })
+    }
+
     /// Whether the number arrived, or is too old to tell.
     pub(in crate::rd) fn contains(&self, number: u64) -> bool {
         let Some(&(_, largest)) = self.ranges.back() else {
             return false;
         };
-        if largest.saturating_sub(number) > NUMBERS {
+        if number < self.floor || largest.saturating_sub(number) > NUMBERS {
             return true;
         }
-        let behind = self.position(number);
-        match self.ranges.get(behind) {
-            Some(range) => range.0 <= number || behind == 0 && self.ranges.len() == RANGES,
-            None => false,
-        }
+        let range = self.ranges.get(self.position(number));
+        range.is_some_and(|range| range.0 <= number)
     }
 
     /// Position of the first range that does not end below the number.
@@ -115,6 +149,7 @@ impl Received {
         }
         if self.ranges.len() > RANGES {
             self.ranges.pop_front();
+            self.floor = self.ranges.front().map_or(0, |range| range.0);
         }
         number == next
     }

@@ -73,7 +73,39 @@ pub(in crate::rd) struct Recovery<C> {
     last_sent: Option<Instant>,
 }
 
+/// Numbers of an association that rests, and the reordering of its path.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::rd) struct Rested {
+    next: u64,
+    largest_acked: Option<u64>,
+    reordered: bool,
+    reordering: u32,
+}
+
+impl<C> From<Rested> for Recovery<C> {
+    fn from(rested: Rested) -> Self {
+        Self {
+            next: rested.next,
+            largest_acked: rested.largest_acked,
+            reordered: rested.reordered,
+            reordering: rested.reordering,
+            round: (rested.next, 0, 0),
+            ..Self::new()
+        }
+    }
+}
+
 impl<C> Recovery<C> {
+    /// Numbers to go on from, with nothing in flight.
+    pub(in crate::rd) const fn rest(&self) -> Rested {
+        Rested {
+            next: self.next,
+            largest_acked: self.largest_acked,
+            reordered: self.reordered,
+            reordering: self.reordering,
+        }
+    }
+
     pub(in crate::rd) fn new() -> Self {
         Self {
             next: 0,

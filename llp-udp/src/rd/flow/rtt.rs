@@ -19,7 +19,40 @@ pub(in crate::rd) struct Rtt {
     delay: Duration,
 }
 
+/// Estimates that an association keeps while it rests, in nanoseconds, none above 4 s.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::rd) struct Rested {
+    smoothed: u32,
+    variation: u32,
+    minimum: Option<u32>,
+    delay: u32,
+}
+
+impl From<Rested> for Rtt {
+    fn from(rested: Rested) -> Self {
+        let time = |nanos: u32| Duration::from_nanos(nanos.into());
+        Self {
+            smoothed: time(rested.smoothed),
+            variation: time(rested.variation),
+            minimum: rested.minimum.map(time),
+            latest: time(rested.smoothed),
+            rounds: [None; 2],
+            delay: time(rested.delay),
+        }
+    }
+}
+
 impl Rtt {
+    pub(in crate::rd) fn rest(&self) -> Rested {
+        let nanos = |time: Duration| u32::try_from(time.as_nanos()).unwrap_or(u32::MAX);
+        Rested {
+            smoothed: nanos(self.smoothed),
+            variation: nanos(self.variation),
+            minimum: self.minimum.map(nanos),
+            delay: nanos(self.delay),
+        }
+    }
+
     pub(in crate::rd) fn new(initial: Duration) -> Self {
         Self {
             smoothed: initial,

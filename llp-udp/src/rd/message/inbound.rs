@@ -60,7 +60,37 @@ pub(in crate::rd) struct Inbound {
     messages: VecDeque<Message>,
 }
 
+/// Numbers of an association that rests.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::rd) struct Rested {
+    next: u32,
+    base: u32,
+}
+
+impl From<Rested> for Inbound {
+    fn from(Rested { next, base }: Rested) -> Self {
+        Self {
+            next,
+            base,
+            ..Self::default()
+        }
+    }
+}
+
 impl Inbound {
+    /// Whether nothing has arrived in part, or before its turn.
+    pub(in crate::rd) fn is_empty(&self) -> bool {
+        self.marked == 0 && self.messages.is_empty()
+    }
+
+    /// Numbers to go on from, where nothing has arrived in part.
+    pub(in crate::rd) const fn rest(&self) -> Rested {
+        Rested {
+            next: self.next,
+            base: self.base,
+        }
+    }
+
     /// Decides about a segment without changing anything.
     pub(in crate::rd) fn check(&self, header: &SegmentHeader) -> Arrival {
         let ahead = header.number.wrapping_sub(self.next);
@@ -245,14 +275,6 @@ impl Inbound {
             next: self.next,
             map,
         }
-    }
-
-    /// Frees the map while nothing is marked.
-    pub(in crate::rd) fn shrink(&mut self) {
-        if self.marked == 0 {
-            self.map = Vec::new();
-        }
-        self.messages.shrink_to_fit();
     }
 
     const fn bit(number: u32) -> (usize, u64) {
@@ -461,12 +483,12 @@ mod tests {
         }
         assert!(inbound.map.is_empty());
         place(&mut inbound, &single(11, 11, 0));
-        inbound.shrink();
-        assert!(!inbound.map.is_empty());
+        assert!(!inbound.map.is_empty() && !inbound.is_empty());
         place(&mut inbound, &single(10, 10, 0));
-        inbound.shrink();
-        assert!(inbound.map.is_empty());
-        assert_eq!(inbound.messages.capacity(), 0);
+        assert!(inbound.is_empty());
+        let rested = Inbound::from(inbound.rest());
+        assert_eq!((rested.next, rested.base), (12, 12));
+        assert_eq!(rested.map.capacity() + rested.messages.capacity(), 0);
     }
 
     proptest! {

@@ -115,7 +115,38 @@ pub(in crate::rd) struct Outbound {
     open_receives: u32,
 }
 
+/// Numbers and credit of an association that rests.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::rd) struct Rested {
+    base: u32,
+    first: u32,
+    receives: u32,
+    credit: u32,
+}
+
+impl From<Rested> for Outbound {
+    fn from(rested: Rested) -> Self {
+        Self {
+            base: rested.base,
+            first: rested.first,
+            receives: rested.receives,
+            credit: rested.credit,
+            ..Self::default()
+        }
+    }
+}
+
 impl Outbound {
+    /// Numbers to go on from, where no message is outstanding and messages alternate.
+    pub(in crate::rd) const fn rest(&self) -> Rested {
+        Rested {
+            base: self.base,
+            first: self.first,
+            receives: self.receives,
+            credit: self.credit,
+        }
+    }
+
     pub(in crate::rd) fn new(in_turn: bool) -> Self {
         Self {
             in_turn,

@@ -36,6 +36,7 @@ pub(super) struct End {
     pub(super) refuses: Option<u64>,
     pub(super) causes: Vec<Cause>,
     pub(super) moved: Vec<Peer>,
+    pub(super) rests: u32,
     /// Terminate Controls of requests that were refused behind their acknowledgement.
     pub(super) refused: Vec<u32>,
     pub(super) ended: u32,
@@ -130,6 +131,7 @@ impl End {
                     self.reposts.push_back((now + self.takes, peer));
                 }
             }
+            Event::Rests { .. } => self.rests += 1,
             Event::Moved { to, .. } => self.moved.push(to),
             Event::Refused { control, .. } => self.refused.push(control),
             Event::Ended { peer, .. } => {
@@ -167,6 +169,7 @@ impl Host {
             refuses: None,
             causes: Vec::new(),
             moved: Vec::new(),
+            rests: 0,
             refused: Vec::new(),
             ended: 0,
             dropped: 0,

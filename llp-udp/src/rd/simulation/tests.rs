@@ -128,10 +128,13 @@ fn random_run(seed: u64, orders: fn(&mut Rng) -> Vec<Order>) {
     let takes = rng.random_range(0..20u32) * MS;
     // Acknowledgements are held for as long as they may be.
     let polls = rng.random_ratio(1, 3);
+    // A rest loses nothing, even amid traffic.
+    let rest = [Duration::ZERO, 3 * MS, 1000 * MS][rng.random_range(0..3)];
     let config = |_, _, config| RdConfig {
         algorithm,
         receives,
         polls,
+        rest,
         unreachable: Duration::from_secs(60),
         ..config
     };
@@ -522,6 +525,25 @@ fn a_silent_peer_is_unreachable_and_an_idle_one_is_forgotten() {
         [Cause::Unreachable]
     );
     assert_eq!(count(&world), [0, 0]);
+}
+
+/// Either end may begin after the rest, with or without an order.
+#[test]
+fn an_association_goes_on_after_a_rest() {
+    let mut orders = [(0, 0), (3, 1), (6, 0), (9, 0), (9, 1)].map(|(second, from)| Order {
+        at: Duration::from_secs(second),
+        ..stream((from, 0), (1 - from, 0), 1, 20_000)[0]
+    });
+    orders[4].stream = None;
+    let link = wire(100, MS, 20 * MS, 0.02);
+    let mut world = World::new(9, [1, 1], 0, |_| link, plain, &orders);
+    world.run_until(Duration::from_secs(12));
+    assert!(world.ledger.borrow().failures().is_empty());
+    for node in world.simulation.nodes() {
+        let end = &node.ends[0];
+        assert_eq!((end.rests, end.ended, &end.causes[..]), (4, 0, &[][..]));
+        assert_eq!(end.endpoint.associations(), 1);
+    }
 }
 
 #[test]

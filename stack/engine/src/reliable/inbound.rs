@@ -372,6 +372,13 @@ impl Inbound {
         true
     }
 
+    /// Gives memory back that is kept for messages of a peer.
+    pub(super) fn shrink(&mut self, peer: Peer) {
+        if let Some(from) = self.peers.get_mut(&peer) {
+            from.arriving.shrink_to_fit();
+        }
+    }
+
     /// The association with a peer ended: receives of messages that are not delivered go back, and its credit is void.
     pub(super) fn forget(&mut self, peer: Peer, receives: &RecvQueue) {
         self.hungry.remove(peer);

@@ -454,6 +454,10 @@ impl RdEngine {
                     self.responder.forget(peer);
                     self.outbound.forget(peer, cause, completions);
                 }
+                Event::Rests { peer } => {
+                    self.inbound.shrink(peer);
+                    self.outbound.shrink(peer);
+                }
                 // A program sees the peer under its first address.
                 Event::Moved { .. } => {}
             }

@@ -567,6 +567,15 @@ impl Outbound {
         }
     }
 
+    /// Gives memory back that is kept for work requests to a peer.
+    pub(super) fn shrink(&mut self, peer: Peer) {
+        if let Some(to) = self.peers.get_mut(&peer) {
+            to.tokens.shrink_to_fit();
+            to.held.shrink_to_fit();
+            to.requests.shrink_to_fit();
+        }
+    }
+
     /// The association with a peer ended, and all work requests to the peer that were there with it.
     pub(super) fn forget(
         &mut self,

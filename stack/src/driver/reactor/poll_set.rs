@@ -480,7 +480,7 @@ impl PollSet {
             return;
         };
         let _guard = NoCancellation::begin();
-        // Those of other sockets do not wait.
+        // Acknowledgements of other sockets do not wait.
         for hot in poller.hot.iter() {
             hot.member.release_acks();
         }

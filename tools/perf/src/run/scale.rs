@@ -37,6 +37,8 @@ use side::{Calls, Cost, One};
 const SPARE_DESCRIPTORS: u64 = 500;
 /// Messages of a round: at least so many, and at least this many for each peer.
 const MESSAGES: (u64, u64) = (4000, 2);
+/// Time without messages before memory is measured.
+const REST: Duration = Duration::from_secs(2);
 /// Without an answer for this long a message is lost.
 const LOST: Duration = Duration::from_millis(500);
 /// Messages under way.
@@ -166,6 +168,7 @@ impl Stage {
         self.crowd.ask("end")?;
         let theirs: Cost = self.crowd.say()?;
         if scale.peers == scale.all && self.memory.is_none() {
+            self.rest()?;
             self.memory = Some(Footprint::now().since(self.before));
         }
         let cost = if scale.theirs { theirs } else { mine };
@@ -182,6 +185,15 @@ impl Stage {
             arrived: Some(float(mine.answered) / float(messages)),
             ..Figures::default()
         })
+    }
+
+    /// Lets nothing happen until memory that idle peers do not need is given back.
+    fn rest(&mut self) -> Result<()> {
+        let since = clock::now();
+        while clock::now() - since < REST {
+            self.one.poll(&mut Calls::default())?;
+        }
+        Ok(())
     }
 
     /// Each thread has two peers and one message under way. Waiting is no cost.

@@ -44,7 +44,7 @@ fn an_opener_probes_until_the_peer_has_its_identifier() {
     bench.expire();
     assert_eq!(bench.kinds(), ["ACK", "PLACED", "PING"]);
     bench.receive(&[ack(1..=1)]);
-    assert_eq!(bench.timeout(), Some(bench.now + bench.config.idle));
+    assert_eq!(bench.timeout(), Some(bench.now + bench.config.rest));
 }
 
 #[test]
@@ -320,15 +320,4 @@ fn probes_of_a_peer_in_doubt_are_even() {
     let expected: Vec<_> = (1..=10).map(|at| at * 25 * MS).collect();
     assert_eq!(times[..9], expected[..9]);
     assert_eq!(times.last(), Some(&(250 * MS)));
-}
-
-#[test]
-fn memory_of_an_idle_association_is_freed() {
-    let mut bench = Bench::new();
-    bench.receive(&[arriving(segment(1))]);
-    bench.receive(&[arriving(segment(0))]);
-    let shrunk = |bench: &Bench| format!("{:?}", bench.association.inbound).contains("map: []");
-    assert!(!shrunk(&bench));
-    bench.expire();
-    assert!(shrunk(&bench));
 }

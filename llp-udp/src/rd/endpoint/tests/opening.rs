@@ -140,7 +140,7 @@ fn no_two_associations_have_one_identifier() {
     }
     assert_eq!(client.endpoint.associations(), 4);
     let identifiers: std::collections::BTreeSet<u32> =
-        client.endpoint.table.iter().map(|it| it.id).collect();
+        client.endpoint.table.active().map(|it| it.id).collect();
     assert_eq!(identifiers.len(), 4);
     assert!(!identifiers.contains(&0));
 }
