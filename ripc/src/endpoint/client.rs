@@ -136,6 +136,12 @@ impl Client {
         self
     }
 
+    /// The endpoint whose calls these are.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
     /// The service.
     #[must_use]
     pub fn service(&self) -> &ServiceName {

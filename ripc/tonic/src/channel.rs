@@ -55,12 +55,7 @@ impl Channel {
         policy: LoadBalancing,
     ) -> Self {
         let service = SERVICE.parse().expect("the name of a service");
-        Self {
-            endpoint: endpoint.clone(),
-            client: Arc::new(endpoint.client(service, addresses).balanced(policy)),
-            room: None,
-            drive: Drive::default(),
-        }
+        endpoint.client(service, addresses).balanced(policy).into()
     }
 
     /// With memory of this many bytes for the message of each reply, which the server then writes without being read from. For clients with long replies of known length.
@@ -156,6 +151,18 @@ impl Channel {
             }
             Ok(reply) => Ok(Begun::Reply(reply)),
             Err(status) => Ok(Begun::Failed(Box::new(call), status)),
+        }
+    }
+}
+
+/// A channel to a service of RIPC that carries gRPC, as [`Server::serve_as`](crate::Server::serve_as) serves it.
+impl From<Client> for Channel {
+    fn from(client: Client) -> Self {
+        Self {
+            endpoint: client.endpoint().clone(),
+            client: Arc::new(client),
+            room: None,
+            drive: Drive::default(),
         }
     }
 }

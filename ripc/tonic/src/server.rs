@@ -28,11 +28,15 @@ type Handler = Arc<dyn Fn(http::Request<Body>) -> Answering + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct Server {
     services: BTreeMap<&'static str, Handler>,
+    fallback: Option<Handler>,
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.services.keys()).finish()
+        f.debug_struct("Server")
+            .field("services", &self.services.keys())
+            .field("fallback", &self.fallback.is_some())
+            .finish()
     }
 }
 
@@ -53,15 +57,21 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let handler: Handler = Arc::new(move |request| {
-            let mut service = service.clone();
-            Box::pin(async move {
-                let Ok(()) = poll_fn(|context| service.poll_ready(context)).await;
-                let Ok(response) = service.call(request).await;
-                response.map(Body::new)
-            })
-        });
-        self.services.insert(S::NAME, handler);
+        self.services.insert(S::NAME, handler(service));
+        self
+    }
+
+    /// With a service for calls of all paths whose services are not added: it gets the messages as octets, each with the five octets before it that HTTP/2 has.
+    #[must_use]
+    pub fn with_fallback<S, B>(mut self, service: S) -> Self
+    where
+        S: Service<http::Request<Body>, Response = Response<B>, Error = Infallible>,
+        S: Clone + Send + Sync + 'static,
+        S::Future: Send,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.fallback = Some(handler(service));
         self
     }
 
@@ -72,8 +82,21 @@ impl Server {
     /// # Errors
     /// As `Endpoint::serve`: the endpoint does not listen, or serves gRPC already.
     pub fn serve(self, endpoint: &Endpoint, runtime: Handle) -> Result<(), Error> {
-        let services = Arc::new(self.services);
-        endpoint.serve_async(SERVICE, runtime, move |request, reply| {
+        self.serve_as(SERVICE, endpoint, runtime)
+    }
+
+    /// As [`serve`](Self::serve), as a service of RIPC of another name or number than [`SERVICE`]: callers have to know it.
+    ///
+    /// # Errors
+    /// As `Endpoint::serve`.
+    pub fn serve_as(
+        self,
+        service: &str,
+        endpoint: &Endpoint,
+        runtime: Handle,
+    ) -> Result<(), Error> {
+        let services = Arc::new(self);
+        endpoint.serve_async(service, runtime, move |request, reply| {
             let (services, allocate) = (Arc::clone(&services), reply.allocator());
             let streams = (reply.sender(), reply.receiver());
             async move {
@@ -85,8 +108,26 @@ impl Server {
     }
 }
 
+fn handler<S, B>(service: S) -> Handler
+where
+    S: Service<http::Request<Body>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + Sync + 'static,
+    S::Future: Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    Arc::new(move |request| {
+        let mut service = service.clone();
+        Box::pin(async move {
+            let Ok(()) = poll_fn(|context| service.poll_ready(context)).await;
+            let Ok(response) = service.call(request).await;
+            response.map(Body::new)
+        })
+    })
+}
+
 async fn answer(
-    services: &BTreeMap<&'static str, Handler>,
+    server: &Server,
     allocate: impl Fn(usize) -> Result<Block, Error>,
     request: Request,
     (mut sender, receiver): (Option<StreamSender>, Option<StreamReceiver>),
@@ -99,7 +140,8 @@ async fn answer(
     let head = Parsed::parse(&fields)?;
     let path = head.path.unwrap_or_default();
     let service = path.strip_prefix('/').and_then(|it| it.split_once('/'));
-    let handler = service.and_then(|(service, _)| services.get(service));
+    let handler = service.and_then(|(service, _)| server.services.get(service));
+    let handler = handler.or(server.fallback.as_ref());
     let handler = handler.ok_or_else(|| Status::unimplemented(format!("no {path} here")))?;
     let content = Content {
         compressed: head.compressed,

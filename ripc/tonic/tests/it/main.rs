@@ -4,6 +4,7 @@
 
 mod both;
 mod lost;
+mod relay;
 mod runtimes;
 mod secure;
 mod streams;
