@@ -237,6 +237,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian],
     },
     Package {
+        name: "python3-grpcio",
+        proof: Proof::File("/usr/lib/python3/dist-packages/grpc"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "webfs",
         proof: Proof::Program("webfsd"),
         groups: &[Name::Debian],

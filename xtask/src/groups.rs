@@ -111,6 +111,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-run", "traffic", Name::Debian),
     ("dgiwarp-run", "valgrind", Name::Debian),
     ("dgiwarp-perf", "programs", Name::Debian),
+    ("dgiwarp-ripc-tool", "grpc", Name::Debian),
     ("dgiwarp-rftp", "ftp_clients", Name::Debian),
     ("dgiwarp-rftp", "ftp_servers", Name::Debian),
     ("dgiwarp-fuzz-targets", "seeded", Name::Debian),

@@ -10,6 +10,7 @@ use dgiwarp_cli::{Example, Program};
 use dgiwarp_ripc::{Config, Endpoint, Error, Group, MethodId, Urgency};
 
 use crate::Failure;
+use crate::gateway::{Gateway, ServeGrpc};
 use crate::keys::{CallerKeys, Keygen, NewToken, ServerKeys};
 
 /// Method of pings: no service is expected to have it.
@@ -32,6 +33,14 @@ const PROGRAM: Program = Program {
         Example {
             line: "ripc ping --at 10.0.0.1:7000 files",
             about: "Round trips of empty calls.",
+        },
+        Example {
+            line: "ripc gateway --listen unix:/run/user/1000/ripc.sock",
+            about: "A socket for gRPC programs of any language, whose calls go to the service grpc of the group.",
+        },
+        Example {
+            line: "ripc serve-grpc unix:/run/greeter.sock --listen 10.0.0.1:7000",
+            about: "A gRPC server of any language, as the service grpc.",
         },
         Example {
             line: "ripc keygen server.key",
@@ -58,6 +67,12 @@ const PROGRAM: Program = Program {
              With --secret, calls need a --token of that secret.\n\
              Files of private keys, token secrets and tokens have mode 0600: others are refused. Connections that a server refuses are reported on its standard error.\n\
              Without --seal, the handshake proves who made a connection, and nothing of it is encrypted.",
+        ),
+        (
+            "gRPC",
+            "A program connects to the gateway as to a server of gRPC without TLS: its channel has the address of --listen. A socket of a path is for its owner alone. \
+             All calls of the group's endpoints are of the service grpc, unless serve-grpc gave another name.\n\
+             Streams are carried as fast as their reader reads. A call ends with UNAVAILABLE where the server is not there or is lost, and with RESOURCE_EXHAUSTED for a message over --longest or more than 16 KiB of metadata.",
         ),
         (
             "Exit status",
@@ -88,7 +103,7 @@ pub(crate) struct Cli {
 }
 
 /// Endpoint of a service.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Where {
     /// Address and port; may be repeated, and the next one is used where the first is not there
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -101,6 +116,13 @@ pub(crate) struct Where {
     pub(crate) resolve: Duration,
     #[command(flatten)]
     pub(crate) keys: CallerKeys,
+}
+
+impl Where {
+    /// Whether the addresses are given, and not to be resolved in the group.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.at.is_empty() || self.file.is_some()
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -160,6 +182,10 @@ pub(crate) enum Task {
         #[command(flatten)]
         keys: ServerKeys,
     },
+    /// Take gRPC calls of programs by HTTP/2, and make them by RIPC
+    Gateway(Gateway),
+    /// Serve the gRPC services of a program that speaks HTTP/2
+    ServeGrpc(ServeGrpc),
     /// Make a private key, or a token secret
     Keygen(Keygen),
     /// Make a token
@@ -246,7 +272,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-fn bytes(text: &str) -> Result<usize, String> {
+pub(crate) fn bytes(text: &str) -> Result<usize, String> {
     let (digits, shift) = match text.as_bytes().last() {
         Some(b'K') => (&text[..text.len() - 1], 10),
         Some(b'M') => (&text[..text.len() - 1], 20),

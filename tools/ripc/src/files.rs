@@ -5,13 +5,12 @@ use std::io::Read as _;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
 
 use dgiwarp_ripc::{Code, Endpoint, MethodId, Payload, Request, Status};
 use nix::fcntl::OFlag;
 
 use crate::keys::ServerKeys;
-use crate::{Cli, Failure, cli};
+use crate::{Cli, Failure, report_refused};
 
 const GET: MethodId = MethodId::named("get");
 const LIST: MethodId = MethodId::named("list");
@@ -19,8 +18,6 @@ const LIST: MethodId = MethodId::named("list");
 const PIECE: usize = 256 << 10;
 /// Files up to this length go inside of the reply.
 const SHORT: u64 = 4096;
-/// Time between two reports of refused connections.
-const REPORT: Duration = Duration::from_millis(250);
 /// Longest file.
 const LONGEST: u64 = 1 << 30;
 
@@ -42,12 +39,7 @@ pub(crate) fn serve(
     if let Some(address) = endpoint.local_addr() {
         println!("{service} at {address}");
     }
-    loop {
-        for refused in endpoint.take_refused() {
-            eprintln!("ripc: {} was refused: {}", refused.peer, refused.reason);
-        }
-        cli::pause(REPORT);
-    }
+    report_refused(&endpoint)
 }
 
 fn answer(endpoint: &Endpoint, folder: &Path, request: &Request) -> Result<Payload, Status> {

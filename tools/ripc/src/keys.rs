@@ -11,7 +11,7 @@ use dgiwarp_ripc::{
 use crate::{Failure, cli};
 
 /// Options of a caller.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct CallerKeys {
     /// Public key that the server has to have: 64 digits, or a file with them
     #[arg(long, value_name = "KEY", value_parser = public_key)]

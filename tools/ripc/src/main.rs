@@ -1,10 +1,11 @@
-//! `ripc`: lists, calls, pings and measures services of RIPC, and serves files.
+//! `ripc`: lists, calls, pings and measures services of RIPC, serves files, and carries calls of gRPC programs.
 
 #![forbid(unsafe_code)]
 
 mod bench;
 mod cli;
 mod files;
+mod gateway;
 mod keys;
 mod sockets;
 
@@ -32,6 +33,8 @@ impl<E: std::error::Error> From<E> for Failure {
 }
 
 const EXIT_FAILED: u8 = 1;
+/// Time between two reports of refused connections.
+const REPORT: Duration = Duration::from_millis(250);
 /// Exit status of a call with a status is 64 and its code.
 const EXIT_STATUS: u8 = 64;
 
@@ -102,6 +105,8 @@ fn run(cli: &Cli) -> Result<(), Failure> {
             service,
             keys,
         } => files::serve(cli, folder, *listen, service, keys),
+        Task::Gateway(task) => gateway::gateway(cli, task),
+        Task::ServeGrpc(task) => gateway::serve(cli, task),
         Task::Keygen(task) => keys::keygen(task),
         Task::Token(task) => keys::token(task),
         Task::Bench(task) => bench::run(task),
@@ -144,6 +149,16 @@ pub(crate) fn client(endpoint: &Endpoint, at: &Where, service: &str) -> Result<C
     }
     let found = endpoint.resolve(service, at.resolve)?;
     found.ok_or_else(|| Failure::Text(format!("no endpoint of the group serves {service}")))
+}
+
+/// Reports connections that a server refused, until the process ends.
+pub(crate) fn report_refused(endpoint: &Endpoint) -> ! {
+    loop {
+        for refused in endpoint.take_refused() {
+            eprintln!("ripc: {} was refused: {}", refused.peer, refused.reason);
+        }
+        cli::pause(REPORT);
+    }
 }
 
 fn list(cli: &Cli, time: Duration) -> Result<(), Failure> {

@@ -5,6 +5,8 @@
 
 mod c;
 mod failures;
+mod gateway;
+mod grpc;
 mod keys;
 mod program;
 
@@ -38,20 +40,33 @@ impl Server {
 
     /// With these options, and its standard error.
     fn start_with(folder: &Path, options: &[&str], errors: Stdio) -> Self {
-        let mut child = ripc()
+        let mut command = ripc();
+        command
             .args(["serve-files", "--listen", "127.0.0.1:0"])
             .args(["--interface", "127.0.0.1"])
             .args(options)
             .arg(folder)
-            .stderr(errors)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stderr(errors);
+        Self::spawn(&mut command)
+    }
+
+    /// A process whose first line ends with its address.
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let out = child.stdout.take().unwrap();
         BufReader::new(out).read_line(&mut line).unwrap();
         let address = line.trim().rsplit(' ').next().unwrap().to_owned();
         Self { child, address }
+    }
+
+    /// A value of its status, in KiB.
+    fn memory(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.unwrap();
+        let line = status.lines().find_map(|it| it.strip_prefix(name));
+        let digits = line.unwrap().trim_matches(|it: char| !it.is_ascii_digit());
+        digits.parse().unwrap()
     }
 
     fn signal(&self, signal: Signal) {

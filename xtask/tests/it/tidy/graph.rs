@@ -50,7 +50,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("dgiwarp-ripc-tonic", &["dgiwarp-ripc"]),
     (
         "dgiwarp-ripc-tool",
-        &["dgiwarp", "dgiwarp-cli", "dgiwarp-ripc"],
+        &[
+            "dgiwarp",
+            "dgiwarp-cli",
+            "dgiwarp-ripc",
+            "dgiwarp-ripc-tonic",
+        ],
     ),
     ("dgiwarp-libripc", &["dgiwarp", "dgiwarp-ripc"]),
     ("dgiwarp-paths", &[]),
