@@ -128,11 +128,11 @@ fn deadlines_and_cancellation_reach_the_program() {
 }
 
 #[test]
-fn a_slow_reader_holds_up_the_program_and_no_other_call() {
+fn slow_readers_hold_up_their_sender_and_no_other_call() {
     let Some(chain) = Chain::start(&[], &[]) else {
         return;
     };
-    run(&chain.gateway.address, &["slow"]);
+    run(&chain.gateway.address, &["slow", "big"]);
     for process in [&chain.gateway, &chain.service] {
         let peak = process.memory("VmHWM:");
         assert!(peak < 100 << 10, "{peak} KiB");

@@ -140,25 +140,47 @@ def cancelled():
     assert after == before + 2, after
 
 
-def slow():
-    """A reader that does not read stops the server, and no other call of the connection."""
-    floods = [channel.unary_stream(PATH + "Flood")(b"") for _ in range(8)]
-    for flood in floods:
-        next(flood)
+def stands_still(count):
+    """Returns a number once it grows no more."""
     last = -1
     for _ in range(100):
         time.sleep(0.3)
-        now = int(unary("Counts", b"0")[0].split()[1])
+        now = count()
         if now == last:
-            break
+            return now
         last = now
-    else:
-        raise AssertionError(f"{now} messages, and no end")
-    # Of 10,000 octets each; grpcio itself takes 4 MiB for each stream.
-    assert now < 8 * 1000, now
-    assert unary("Echo", pattern(1, 200_000))[0] == pattern(1, 200_000)
+    raise AssertionError(f"{now} messages, and no end")
+
+
+def slow():
+    """A reader that does not read stops its sender, and no other call of the connection."""
+    floods = [channel.unary_stream(PATH + "Flood")(b"") for _ in range(8)]
     for flood in floods:
-        flood.cancel()
+        next(flood)
+    # Of 10,000 octets each; grpcio itself takes 4 MiB for each stream.
+    messages = stands_still(lambda: int(unary("Counts", b"0")[0].split()[1]))
+    assert messages < 8 * 1000, messages
+    assert unary("Echo", pattern(1, 200_000))[0] == pattern(1, 200_000)
+    sent = 0
+
+    def requests():
+        nonlocal sent
+        while True:
+            sent += 1
+            yield bytes(10_000)
+
+    unread = [channel.stream_unary(PATH + "Unread").future(requests()) for _ in range(8)]
+    messages = stands_still(lambda: sent)
+    assert 8 < messages < 8 * 1000, messages
+    assert unary("Echo", pattern(1, 200_000))[0] == pattern(1, 200_000)
+    for call in floods + unread:
+        call.cancel()
+
+
+def big():
+    """Nothing of a long message is kept between the two ends."""
+    message = pattern(1, 200_000_000)
+    assert unary("Echo", message)[0] == message
 
 
 def unavailable():

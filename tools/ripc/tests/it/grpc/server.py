@@ -96,6 +96,11 @@ def enough(requests, context):
     return next(requests)
 
 
+def unread(requests, context):
+    """Takes no message."""
+    return hold(b"", context)
+
+
 def each(requests, context):
     reflect(context)
     for request in requests:
@@ -116,6 +121,7 @@ HANDLERS = {
     "Flood": grpc.unary_stream_rpc_method_handler(flood),
     "Add": grpc.stream_unary_rpc_method_handler(add),
     "Enough": grpc.stream_unary_rpc_method_handler(enough),
+    "Unread": grpc.stream_unary_rpc_method_handler(unread),
     "Each": grpc.stream_stream_rpc_method_handler(each),
 }
 
