@@ -1,12 +1,13 @@
-//! Round trips of tonic's own channel, of RIPC's, and of a typed service of RIPC, client and server in one process, by turns: medians of five turns of each, and the least and the most time.
+//! Round trips of tonic's own channel, of RIPC's, of a typed service of RIPC, and of short messages of tarpc over TCP, client and server in one process, by turns: medians of five turns of each, and the least and the most time.
 //! Calls are made by tasks of the runtime, which has a thread for each processor: one at a time, eight at a time, and of 100 MiB. HTTP/2's times of short calls one at a time differ by ten times
-//! between runs, RIPC's by less than three: times say more than the ratio. `compare http2`, `compare ripc` and `compare typed` run one of them alone, for `perf stat`; with `short` or `long` behind it,
+//! between runs, RIPC's by less than three: times say more than the ratio. `compare http2`, `compare ripc`, `compare typed` and `compare tarpc` run one of them alone, for `perf stat`; with `short` or `long` behind it,
 //! short or long messages alone.
 
 #[path = "../greeter/generated.rs"]
 #[allow(warnings, clippy::all, reason = "it is generated")]
 mod generated;
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -16,6 +17,8 @@ use dgiwarp_ripc_tonic::{Channel, Server};
 use generated::greeter_client::GreeterClient;
 use generated::greeter_server::{Greeter, GreeterServer};
 use generated::{HelloReply, HelloRequest};
+use tarpc::tokio_serde::formats::Bincode;
+use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status, Streaming};
 
 type Failure = Box<dyn std::error::Error>;
@@ -24,6 +27,7 @@ type Failure = Box<dyn std::error::Error>;
 const LONG: usize = 100 << 20;
 const TURNS: usize = 5;
 
+#[derive(Clone)]
 struct Echo;
 
 #[tonic::async_trait]
@@ -81,7 +85,57 @@ impl Typed for Echo {
     }
 }
 
-/// Makes a call, of tonic or typed.
+/// The call as a service of tarpc.
+#[tarpc::service]
+trait Far {
+    async fn hello(name: String, data: Vec<u8>) -> (String, Vec<u8>);
+}
+
+impl Far for Echo {
+    async fn hello(
+        self,
+        _: tarpc::context::Context,
+        name: String,
+        data: Vec<u8>,
+    ) -> (String, Vec<u8>) {
+        (name, data)
+    }
+}
+
+/// A client of tarpc and its server, over TCP.
+async fn tarpc_client() -> Result<FarClient, Failure> {
+    use tarpc::serde_transport::tcp;
+    use tarpc::server::{BaseChannel, Channel as _};
+
+    let mut incoming = tcp::listen("127.0.0.1:0", Bincode::default).await?;
+    let address = incoming.local_addr();
+    let (transport, accepted) =
+        tokio::join!(tcp::connect(address, Bincode::default), incoming.next());
+    let server = BaseChannel::with_defaults(accepted.ok_or("no connection")??);
+    tokio::spawn(async move {
+        let mut calls = pin!(server.execute(Far::serve(Echo)));
+        while let Some(call) = calls.next().await {
+            tokio::spawn(call);
+        }
+    });
+    Ok(FarClient::new(tarpc::client::Config::default(), transport?).spawn())
+}
+
+impl Caller for FarClient {
+    type Request = Vec<u8>;
+
+    fn request(&self, length: usize) -> Result<Vec<u8>, Failure> {
+        Ok(vec![7; length])
+    }
+
+    async fn call(&mut self, request: Vec<u8>) -> Result<usize, String> {
+        let context = tarpc::context::current();
+        let reply = self.hello(context, String::new(), request).await;
+        reply.map(|it| it.1.len()).map_err(|it| it.to_string())
+    }
+}
+
+/// Makes a call, of tonic, tarpc or typed.
 trait Caller: Clone + Send + 'static {
     type Request: Clone + Send + Sync;
     /// Makes the request.
@@ -224,7 +278,7 @@ async fn main() -> Result<(), Failure> {
     let server = Endpoint::open(Config::listening("127.0.0.1:0".parse()?))?;
     let services = Server::new().add_service(service());
     services.serve(&server, tokio::runtime::Handle::current())?;
-    Echo.serve(&server, tokio::runtime::Handle::current())?;
+    Typed::serve(Echo, &server, tokio::runtime::Handle::current())?;
     let address = server.local_addr().ok_or("it does not listen")?;
     let endpoint = Endpoint::open(Config::default())?;
     let channel = Channel::new(&endpoint, vec![address]).with_room(most);
@@ -242,6 +296,8 @@ async fn main() -> Result<(), Failure> {
     );
     let typed = (typed, endpoint.clone());
 
+    let tarpc = tarpc_client().await?;
+
     let mut arguments = std::env::args().skip(1);
     let (only, lengths) = (arguments.next(), arguments.next());
     let runs = |name: &str| {
@@ -254,7 +310,7 @@ async fn main() -> Result<(), Failure> {
         if lengths.as_deref().is_some_and(|it| it != of) {
             continue;
         }
-        let mut times = [const { Vec::new() }; 3];
+        let mut times = [const { Vec::new() }; 4];
         for _ in 0..TURNS {
             if runs("http2") {
                 times[0].push(turn(&http2, kind).await?);
@@ -267,6 +323,10 @@ async fn main() -> Result<(), Failure> {
                 let client = if is_long { &typed_long } else { &typed };
                 times[2].push(turn(client, kind).await?);
             }
+            // Its messages are at most 8 MiB long.
+            if runs("tarpc") && !is_long {
+                times[3].push(turn(&tarpc, kind).await?);
+            }
         }
         report(kind, &times);
     }
@@ -276,10 +336,10 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-fn report(kind: Kind, times: &[Vec<(Duration, Duration)>; 3]) {
+fn report(kind: Kind, times: &[Vec<(Duration, Duration)>; 4]) {
     let name = format!("{} bytes, {} at a time", kind.length, kind.at_a_time);
     let ratio = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64().max(1e-9);
-    for (transport, measured) in ["HTTP/2", "RIPC", "typed"].into_iter().zip(times) {
+    for (transport, measured) in ["HTTP/2", "RIPC", "typed", "tarpc"].into_iter().zip(times) {
         if measured.is_empty() {
             continue;
         }
