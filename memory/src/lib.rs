@@ -64,7 +64,7 @@ pub use mapping::MemoryFile;
 pub use on_demand::{enter_background, guard};
 #[cfg(feature = "sockets")]
 pub use peer_memory::{PeerMemory, allow_tracing, is_process_gone};
-pub use piece::{MAX_PIECES, Piece};
+pub use piece::{Framed, MAX_PIECES, Piece};
 pub use placeable::Placeable;
 pub use region::{AtomicError, OutOfBounds, Region, RegionSlice};
 #[cfg(feature = "sockets")]

@@ -31,6 +31,45 @@ impl Piece<'_> {
     }
 }
 
+/// Most octets of zero behind the payload of a [`Framed`].
+pub(crate) const MOST_ZEROES: usize = 8;
+static ZEROES: [u8; MOST_ZEROES] = [0; MOST_ZEROES];
+
+/// A short payload with the octets around it.
+#[derive(Debug, Clone, Copy)]
+pub struct Framed<'a, const FRONT: usize> {
+    /// Octets before the payload: the first `front_len`. All behind these are zero.
+    pub front: [u8; FRONT],
+    /// Octets before the payload, at most `FRONT`.
+    pub front_len: usize,
+    /// The payload.
+    pub payload: Piece<'a>,
+    /// Octets of zero behind the payload, at most 8.
+    pub zeroes: usize,
+}
+
+impl<const FRONT: usize> Framed<'_, FRONT> {
+    /// Octets of all.
+    #[inline]
+    #[must_use]
+    pub fn octets(&self) -> usize {
+        self.front_len + self.payload.len() + self.zeroes
+    }
+
+    /// All of it, in order.
+    ///
+    /// # Panics
+    /// If there are more octets before or behind the payload than may be.
+    #[must_use]
+    pub fn pieces(&self) -> [Piece<'_>; 3] {
+        [
+            Piece::Bytes(&self.front[..self.front_len]),
+            self.payload,
+            Piece::Bytes(&ZEROES[..self.zeroes]),
+        ]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

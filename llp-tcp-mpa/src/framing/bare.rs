@@ -7,14 +7,10 @@ use super::fpdu::pad_len;
 /// Octets of ULPDU_Length.
 pub const LENGTH_LEN: usize = super::fpdu::LENGTH_LEN;
 
-/// Octets behind the ULPDU, at most: pad and CRC field.
-const MOST_BEHIND: usize = 3 + crc::LEN;
-static BEHIND: [u8; MOST_BEHIND] = [0; MOST_BEHIND];
-
 /// Octets of the FPDU of a ULPDU of `ulpdu_len` octets.
 #[must_use]
 pub const fn fpdu_len(ulpdu_len: usize) -> usize {
-    LENGTH_LEN + ulpdu_len + pad_len(ulpdu_len) + crc::LEN
+    LENGTH_LEN + ulpdu_len + behind_len(ulpdu_len)
 }
 
 /// The ULPDU_Length of a ULPDU.
@@ -27,10 +23,10 @@ pub fn length(ulpdu_len: usize) -> [u8; LENGTH_LEN] {
     length.to_be_bytes()
 }
 
-/// The octets of an FPDU behind its ULPDU of `ulpdu_len` octets.
+/// Octets of an FPDU behind its ULPDU of `ulpdu_len` octets, pad and CRC field: 4 to 7, all zero.
 #[must_use]
-pub fn behind(ulpdu_len: usize) -> &'static [u8] {
-    &BEHIND[..pad_len(ulpdu_len) + crc::LEN]
+pub const fn behind_len(ulpdu_len: usize) -> usize {
+    pad_len(ulpdu_len) + crc::LEN
 }
 
 /// The ULPDU of the first FPDU of `octets`, and octets of that FPDU. `None` if it is not there in full.
@@ -63,7 +59,7 @@ mod tests {
             let mut fpdu = length(18 + payload.len()).to_vec();
             fpdu.extend_from_slice(&[7; 18]);
             fpdu.extend_from_slice(&payload);
-            fpdu.extend_from_slice(behind(18 + payload.len()));
+            fpdu.resize(fpdu.len() + behind_len(18 + payload.len()), 0);
             assert_eq!(fpdu.len(), fpdu_len(18 + payload.len()));
             let mut framer = Framer::new(true, false);
             assert!(!framer.is_bare());

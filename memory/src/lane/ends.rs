@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::arena::Shared;
 use super::protocol::{Consumer, Control, LaneCorrupt, Producer, Ring};
-use crate::{Piece, RegionSlice};
+use crate::piece::MOST_ZEROES;
+use crate::{Framed, Piece, RegionSlice};
 
 /// Octets that are published, or released, while the rest of a long copy goes on.
 const CHUNK: usize = 16 << 10;
@@ -82,6 +83,18 @@ impl Memory {
         })
     }
 
+    /// Writes pieces one behind the other.
+    #[inline(never)]
+    fn put_all(&self, mut place: Place, pieces: &[Piece<'_>]) {
+        for piece in pieces {
+            match piece {
+                Piece::Bytes(bytes) => self.put(place, bytes),
+                Piece::Region(slice) => self.put_region(place, slice),
+            }
+            place = place.behind(piece.len());
+        }
+    }
+
     fn put(&self, place: Place, octets: &[u8]) {
         self.parts(place, octets.len(), |to, at, len| {
             let from = octets[at..at + len].as_ptr();
@@ -135,6 +148,28 @@ impl Room<'_> {
             // SAFETY: registered memory, which is not the ring.
             Piece::Region(slice) => unsafe { self.put(slice.as_ptr(), slice.len()) },
         }
+    }
+
+    /// Writes octets around a payload in two copies of fixed length, and the payload over their excess.
+    #[inline(always)]
+    fn put_framed<const FRONT: usize>(mut self, framed: &Framed<'_, FRONT>) {
+        assert!(
+            FRONT.max(MOST_ZEROES) <= self.left
+                && framed.front_len <= FRONT
+                && framed.zeroes <= MOST_ZEROES
+                && framed.octets() == self.left,
+            "the octets that were asked for"
+        );
+        // SAFETY: the last of the octets that are left.
+        let end = unsafe { self.to.add(self.left - MOST_ZEROES) };
+        // SAFETY: so many octets are there, which no reference reaches.
+        unsafe { end.cast::<[u8; MOST_ZEROES]>().write_unaligned([0; _]) };
+        // SAFETY: as many are left.
+        unsafe { self.to.cast::<[u8; FRONT]>().write_unaligned(framed.front) };
+        // SAFETY: within the octets that are left.
+        self.to = unsafe { self.to.add(framed.front_len) };
+        self.left -= framed.front_len;
+        self.put_piece(&framed.payload);
     }
 
     #[inline(always)]
@@ -297,16 +332,36 @@ impl LaneOutput {
                 self.memory.put(place, header);
                 place = place.behind(header.len());
             }
-            for piece in pieces {
-                match piece {
-                    Piece::Bytes(bytes) => self.memory.put(place, bytes),
-                    Piece::Region(slice) => self.memory.put_region(place, slice),
-                }
-                place = place.behind(piece.len());
-            }
+            self.memory.put_all(place, pieces);
         }
         self.producer.publish(words, wanted as u64);
         Ok(true)
+    }
+
+    /// Copies a payload and the octets around it into the lane, as [`write_whole`](Self::write_whole) does its pieces.
+    ///
+    /// # Errors
+    /// [`LaneCorrupt`]; nothing was sent.
+    #[inline]
+    pub fn write_framed<const FRONT: usize>(
+        &mut self,
+        framed: &Framed<'_, FRONT>,
+    ) -> Result<Option<usize>, LaneCorrupt> {
+        let wanted = framed.octets();
+        let words = self.memory.words();
+        if !self.producer.fits(words, wanted as u64)? {
+            return Ok(None);
+        }
+        let place = Place {
+            position: self.producer.head(),
+            size: self.producer.size(),
+        };
+        match self.memory.unbroken(place, wanted) {
+            Some(room) if wanted >= FRONT.max(MOST_ZEROES) => room.put_framed(framed),
+            Some(_) | None => self.memory.put_all(place, &framed.pieces()),
+        }
+        self.producer.publish(words, wanted as u64);
+        Ok(Some(wanted))
     }
 
     /// Reports to the other end that `messages` of it are placed, of all that came since the connection began.

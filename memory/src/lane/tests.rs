@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Buffer, Piece, Placeable};
+use crate::{Buffer, Framed, Piece, Placeable};
 use dgiwarp_codec::Payload;
 use dgiwarp_codec::crc::crc32c_append;
 
@@ -501,6 +501,46 @@ fn whole_messages_are_peeked_before_they_are_released() {
     );
     assert_eq!(pair.theirs.1.peek(&mut into), Ok(4096));
     assert_eq!(into, [7; 4096]);
+}
+
+/// A payload with octets around it goes as its pieces do, wherever in the ring it begins and however short it is.
+#[test]
+fn framed_payloads_are_their_pieces() {
+    const FRONT: usize = 20;
+    let mut pair = pair(13);
+    let mut into = [0; 100];
+    for round in 0..2000usize {
+        // Octets of before, which are not zero.
+        assert_eq!(pair.ours.0.write(&[Piece::Bytes(&[0xff; 7])]), Ok(7));
+        assert_eq!(pair.theirs.1.read(&mut into[..7]).unwrap().0, 7);
+        let front_len = [FRONT, 16, 3][round % 3];
+        let mut front = [0; FRONT];
+        front[..front_len].fill(7);
+        let payload = [9; 40];
+        let framed = Framed {
+            front,
+            front_len,
+            payload: Piece::Bytes(&payload[..round % 41]),
+            zeroes: round % 9,
+        };
+        let pieces = [
+            &front[..front_len],
+            &payload[..round % 41],
+            &[0; 8][..round % 9],
+        ];
+        let octets = pieces.concat();
+        assert_eq!(framed.octets(), octets.len());
+        assert_eq!(pair.ours.0.write_framed(&framed), Ok(Some(octets.len())));
+        assert_eq!(pair.theirs.1.read(&mut into).unwrap().0, octets.len());
+        assert!(into[..octets.len()] == octets, "round {round}");
+    }
+    let full = Framed {
+        front: [0; FRONT],
+        front_len: FRONT,
+        payload: Piece::Bytes(&[0; 4090]),
+        zeroes: 4,
+    };
+    assert_eq!(pair.ours.0.write_framed(&full), Ok(None), "4096 octets");
 }
 
 /// One descriptor comes with its message, and a message may have none.

@@ -67,15 +67,22 @@ impl Message {
         Some((self.header(segment), segment))
     }
 
-    /// Header of the segment that is the whole message.
+    /// Header of the segment that is the whole message, and its length. The octets behind it are zero.
     #[inline]
     #[must_use]
-    pub fn sole_header(&self) -> Header {
-        self.header(Segment {
-            offset: 0,
-            length: self.segmenter.length(),
-            last: true,
-        })
+    pub fn sole_header(&self) -> ([u8; untagged::LEN], usize) {
+        match self.target {
+            Target::Untagged { opcode, word, msn } => {
+                let header = untagged_fields(opcode, word, (queue(opcode), msn, 0), true);
+                (header.emit(), untagged::LEN)
+            }
+            Target::Tagged { stag, start } => {
+                let header = tagged_fields(Opcode::Write, stag, start, true).emit();
+                let mut octets = [0; _];
+                octets[..header.len()].copy_from_slice(&header);
+                (octets, header.len())
+            }
+        }
     }
 
     #[inline]
@@ -154,31 +161,50 @@ pub(super) fn tagged_header(
     tagged_offset: TaggedOffset,
     last: bool,
 ) -> Header {
-    let header = TaggedHeader {
+    let header = tagged_fields(opcode, stag, tagged_offset, last);
+    header.emit().into_iter().collect()
+}
+
+#[inline]
+const fn tagged_fields(
+    opcode: Opcode,
+    stag: STag,
+    tagged_offset: TaggedOffset,
+    last: bool,
+) -> TaggedHeader {
+    TaggedHeader {
         control: Control::new(true, last),
         rsvd_ulp: opcode.emit(),
         stag,
         tagged_offset,
-    };
-    header.emit().into_iter().collect()
+    }
 }
 
 #[inline]
 fn untagged_header(
     opcode: Opcode,
     word: u32,
-    (queue_number, msn, offset): (QueueNumber, Msn, u32),
+    place: (QueueNumber, Msn, u32),
     last: bool,
 ) -> Header {
-    let header = UntaggedHeader {
+    untagged_fields(opcode, word, place, last).emit().into()
+}
+
+#[inline]
+const fn untagged_fields(
+    opcode: Opcode,
+    word: u32,
+    (queue_number, msn, offset): (QueueNumber, Msn, u32),
+    last: bool,
+) -> UntaggedHeader {
+    UntaggedHeader {
         control: Control::new(false, last),
         rsvd_ulp: opcode.emit(),
         rsvd_ulp_word: word,
         queue_number,
         msn,
         message_offset: MessageOffset::new(offset),
-    };
-    header.emit().into()
+    }
 }
 
 /// A message of one untagged segment that only RDMAP reads.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use dgiwarp_ddp::Segment;
-use dgiwarp_memory::{MAX_PIECES, Piece, RegionSlice};
+use dgiwarp_memory::{Framed, MAX_PIECES, Piece, RegionSlice};
 use dgiwarp_rdmap::stream::Message;
 
 use super::end::RcEnd;
@@ -32,6 +32,12 @@ pub trait StreamSink {
     /// Hands over all `pieces` or none, and returns whether it did. Only memory that the peer shares takes any.
     fn send_whole(&mut self, _pieces: &[Piece<'_>]) -> bool {
         false
+    }
+
+    /// Hands over a payload and the octets around it, as [`send_whole`](Self::send_whole) does its pieces.
+    #[inline]
+    fn send_framed<const FRONT: usize>(&mut self, framed: &Framed<'_, FRONT>) -> bool {
+        self.send_whole(&framed.pieces())
     }
 }
 

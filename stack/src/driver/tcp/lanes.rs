@@ -3,8 +3,8 @@
 use std::io;
 
 use dgiwarp_engine::connected::Taken;
-use dgiwarp_memory::Piece;
-use dgiwarp_memory::lane::{LaneCorrupt, LanePart};
+use dgiwarp_memory::lane::{LaneCorrupt, LaneOutput, LanePart};
+use dgiwarp_memory::{Framed, Piece};
 
 use crate::QpCounters;
 use crate::driver::same_host::ends::LaneEnds;
@@ -233,12 +233,26 @@ impl Lanes {
     /// Sends all by the lane, or nothing.
     #[inline]
     pub(crate) fn send_whole(&mut self, pieces: &[Piece<'_>]) -> bool {
+        self.send_if_whole(|output| output.write_whole(pieces))
+    }
+
+    /// Sends a payload and the octets around it by the lane, or nothing.
+    #[inline]
+    pub(crate) fn send_framed<const FRONT: usize>(&mut self, framed: &Framed<'_, FRONT>) -> bool {
+        self.send_if_whole(|output| output.write_framed(framed))
+    }
+
+    #[inline]
+    fn send_if_whole(
+        &mut self,
+        write: impl FnOnce(&mut LaneOutput) -> Result<Option<usize>, LaneCorrupt>,
+    ) -> bool {
         if self.sends != Sends::Lane || self.is_full {
             return false;
         }
         let output = &mut self.ends.output;
         // A corrupt lane ends the connection when it is written otherwise.
-        let Ok(Some(octets)) = output.write_whole(pieces) else {
+        let Ok(Some(octets)) = write(output) else {
             // A ring that may be longer grows when it is written otherwise.
             self.is_full = !output.may_grow();
             return false;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dgiwarp_engine::connected::{StreamSink, Taken};
 use dgiwarp_llp_tcp_mpa::TcpEnd;
-use dgiwarp_memory::Piece;
+use dgiwarp_memory::{Framed, Piece};
 use dgiwarp_memory::{TcpProgress, tcp_progress};
 
 use crate::QpCounters;
@@ -266,5 +266,11 @@ impl StreamSink for Pipe {
     fn send_whole(&mut self, pieces: &[Piece<'_>]) -> bool {
         self.lanes_mut()
             .is_some_and(|lanes| lanes.send_whole(pieces))
+    }
+
+    #[inline]
+    fn send_framed<const FRONT: usize>(&mut self, framed: &Framed<'_, FRONT>) -> bool {
+        self.lanes_mut()
+            .is_some_and(|lanes| lanes.send_framed(framed))
     }
 }

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use dgiwarp_llp_tcp_mpa::framing::bare;
-use dgiwarp_memory::Piece;
+use dgiwarp_memory::{Framed, Piece};
 use dgiwarp_rdmap::stream::{Message, Peer, SendKind};
 
 use crate::connected::engine::RcEngine;
@@ -18,8 +18,12 @@ use crate::xrc::Xrc;
 
 /// Octets of the longest such message, one segment on every path whose memory both ends share.
 const LONGEST: u32 = 16 << 10;
+/// Octets of the MULPDU for headers.
+const HEADERS: u32 = 64;
+/// Octets that are short on every path: the MULPDU is at least 128.
+const ALWAYS_SHORT: u32 = 128 - HEADERS;
 /// Octets before the payload: ULPDU_Length and the longer of the two headers.
-const BEFORE: usize = 2 + 18;
+const BEFORE: usize = bare::LENGTH_LEN + 18;
 
 /// A work request for a short message whose local memory is in one place, and which waits for none before it.
 #[derive(Debug, Clone, Copy)]
@@ -39,33 +43,34 @@ pub struct ShortWr<'a> {
 /// The FPDU of a short message, but for its payload.
 struct Frame {
     before: [u8; BEFORE],
-    header_len: usize,
+    before_len: usize,
     ulpdu_len: usize,
 }
 
 impl Frame {
     #[inline]
     fn of(message: &Message, length: u32) -> Self {
-        let header = message.sole_header();
-        let ulpdu_len = header.len() + length as usize;
+        let (header, header_len) = message.sole_header();
+        let ulpdu_len = header_len + length as usize;
         let mut before = [0; BEFORE];
-        before[..2].copy_from_slice(&bare::length(ulpdu_len));
-        before[2..2 + header.len()].copy_from_slice(&header);
+        before[..bare::LENGTH_LEN].copy_from_slice(&bare::length(ulpdu_len));
+        before[bare::LENGTH_LEN..].copy_from_slice(&header);
         Self {
             before,
-            header_len: header.len(),
+            before_len: bare::LENGTH_LEN + header_len,
             ulpdu_len,
         }
     }
 
+    /// The FPDU.
     #[inline]
-    fn before(&self) -> Piece<'_> {
-        Piece::Bytes(&self.before[..2 + self.header_len])
-    }
-
-    #[inline]
-    fn behind(&self) -> Piece<'static> {
-        Piece::Bytes(bare::behind(self.ulpdu_len))
+    fn around<'a>(&self, payload: Piece<'a>) -> Framed<'a, BEFORE> {
+        Framed {
+            front: self.before,
+            front_len: self.before_len,
+            payload,
+            zeroes: bare::behind_len(self.ulpdu_len),
+        }
     }
 }
 
@@ -132,19 +137,17 @@ impl RcEngine {
         sink: &mut impl StreamSink,
     ) -> Option<()> {
         let length = wr.data.length()?;
-        if length > self.longest_short() {
+        if self.is_long(length) {
             return None;
         }
         let message = self.short_message(wr.work, length, wr.solicited)?;
         let frame = Frame::of(&message, length);
         let is_taken = match wr.data {
-            ShortData::Inline(octets) => {
-                sink.send_whole(&[frame.before(), Piece::Bytes(octets), frame.behind()])
-            }
+            ShortData::Inline(octets) => sink.send_framed(&frame.around(Piece::Bytes(octets))),
             ShortData::Sge(sge) => {
                 let view = tables.mrs.view_local();
                 let slice = view.resident(self.config.pd, sge)?;
-                sink.send_whole(&[frame.before(), Piece::Region(slice), frame.behind()])
+                sink.send_framed(&frame.around(Piece::Region(slice)))
             }
         };
         if !is_taken {
@@ -170,15 +173,13 @@ impl RcEngine {
     fn send_one_short(&mut self, tables: Tables<'_>, sink: &mut impl StreamSink) -> Option<()> {
         let (number, wqe) = self.startable()?;
         let (work, length, signaled) = (wqe.work, wqe.length, wqe.signaled);
-        if length > self.longest_short() {
+        if self.is_long(length) {
             return None;
         }
         let message = self.short_message(work, length, wqe.solicited)?;
         let frame = Frame::of(&message, length);
         let is_taken = match &wqe.data {
-            RcData::Inline(octets) => {
-                sink.send_whole(&[frame.before(), Piece::Bytes(octets), frame.behind()])
-            }
+            RcData::Inline(octets) => sink.send_framed(&frame.around(Piece::Bytes(octets))),
             RcData::Sges(sges) => {
                 let view = tables.mrs.view_local();
                 let mut gathered: Gathered<&Registration> = Gathered::default();
@@ -186,11 +187,21 @@ impl RcEngine {
                 if gathered.is_on_demand() {
                     return None;
                 }
-                let mut pieces: ArrayVec<Piece<'_>, { MAX_SGE + 2 }> = ArrayVec::new();
-                pieces.push(frame.before());
-                gathered.for_each(0, length, |slice| pieces.push(Piece::Region(slice)));
-                pieces.push(frame.behind());
-                sink.send_whole(&pieces)
+                let mut parts: ArrayVec<Piece<'_>, MAX_SGE> = ArrayVec::new();
+                gathered.for_each(0, length, |slice| parts.push(Piece::Region(slice)));
+                match *parts {
+                    [] => sink.send_framed(&frame.around(Piece::Bytes(&[]))),
+                    [part] => sink.send_framed(&frame.around(part)),
+                    _ => {
+                        let frame = frame.around(Piece::Bytes(&[]));
+                        let [before, _, behind] = frame.pieces();
+                        let mut pieces: ArrayVec<Piece<'_>, { MAX_SGE + 2 }> = ArrayVec::new();
+                        pieces.push(before);
+                        pieces.extend(parts);
+                        pieces.push(behind);
+                        sink.send_whole(&pieces)
+                    }
+                }
             }
         };
         if !is_taken {
@@ -202,10 +213,11 @@ impl RcEngine {
         Some(())
     }
 
-    /// Octets of the longest short message.
+    /// Whether a message is too long to be a short one.
     #[inline]
-    fn longest_short(&self) -> u32 {
-        LONGEST.min(u32::from(self.llp.mulpdu()).saturating_sub(64))
+    fn is_long(&self, length: u32) -> bool {
+        let longest = || LONGEST.min(u32::from(self.llp.mulpdu()).saturating_sub(HEADERS));
+        length > ALWAYS_SHORT && length > longest()
     }
 
     /// The message of a work request, if it is one that may be short.
