@@ -480,13 +480,16 @@ impl RcQp {
     /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     #[inline]
     pub fn post_send(&self, wrs: &[RcSendWr<'_>]) -> Result<(), PostFailure> {
-        if let [wr] = wrs
-            && let Some(wr) = short(wr, self.max_sge)
-            && self.shared.post_short(&wr)
-        {
+        let next = |number: usize| short(wrs.get(number)?, self.max_sge);
+        let posted = self.shared.post_short(wrs.len(), next);
+        if posted > 0 && posted == wrs.len() {
             return Ok(());
         }
-        self.shared.post(wrs.iter().map(|wr| self.wqe(wr)))
+        let others = wrs[posted..].iter().map(|wr| self.wqe(wr));
+        self.shared.post(others).map_err(|failure| PostFailure {
+            accepted: posted + failure.accepted,
+            ..failure
+        })
     }
 
     /// Posts all of the work requests, in order, or none of them (`ibv_wr_complete(3)`). One that its maker could not make refuses all. Where there are several,

@@ -151,7 +151,7 @@ impl<W> Posting<W> {
     }
 }
 
-/// One work request at a time.
+/// Work requests that are sent as they are posted.
 impl<W> Posting<W> {
     /// Has `send` post one work request in this thread, behind all others, and send it at once. Where another thread is at work, or there is no room, or
     /// `send` does not, nothing is posted. Returns whether it was.
@@ -162,15 +162,36 @@ impl<W> Posting<W> {
         send: impl FnOnce(&mut T) -> bool,
         work: impl Fn(&mut T),
     ) -> bool {
-        if self.admit(1, 1) == 0 {
-            return false;
+        self.post_ahead(exclusive, 1, |engine, _| usize::from(send(engine)), work) == 1
+    }
+
+    /// As [`post_alone`](Self::post_alone) with several work requests: `send` is called with the number that there is room for, at most `wanted`, and returns
+    /// how many it has posted and sent. Returns that.
+    #[inline]
+    pub(crate) fn post_ahead<T>(
+        &self,
+        exclusive: &Exclusive<T>,
+        wanted: usize,
+        send: impl FnOnce(&mut T, usize) -> usize,
+        work: impl Fn(&mut T),
+    ) -> usize {
+        let admitted = self.admit(wanted, 1);
+        if admitted == 0 {
+            return 0;
         }
-        let first = |engine: &mut T| self.is_handed_over() && send(engine);
-        let is_sent = exclusive.try_run(first, work) == Some(true);
-        if !is_sent {
-            self.retire();
+        let first = |engine: &mut T| {
+            if self.is_handed_over() {
+                send(engine, admitted)
+            } else {
+                0
+            }
+        };
+        let sent = exclusive.try_run(first, work).unwrap_or(0);
+        if sent < admitted {
+            self.outstanding
+                .fetch_sub(admitted - sent, Ordering::AcqRel);
         }
-        is_sent
+        sent
     }
 }
 
@@ -275,5 +296,24 @@ mod tests {
         posting.empty(|wqe| assert_eq!(wqe, 7));
         assert!(post(&sends));
         assert_eq!(engine.try_run(|engine| engine.len(), |_| {}), Some(2));
+    }
+
+    #[test]
+    fn several_that_are_sent_at_once_take_the_places_that_they_need() {
+        let (posting, engine) = (Posting::<u32>::new(4), Exclusive::new(()));
+        let post = |wanted, sent: usize| {
+            let mut admitted = 0;
+            let send = |(): &mut (), most| {
+                admitted = most;
+                sent
+            };
+            let sent = posting.post_ahead(&engine, wanted, send, |()| {});
+            (admitted, sent)
+        };
+        assert_eq!(post(0, 0), (0, 0));
+        assert_eq!(post(3, 2), (3, 2));
+        assert_eq!(post(3, 0), (2, 0), "two are outstanding");
+        assert_eq!(post(2, 2), (2, 2));
+        assert_eq!(post(1, 1), (0, 0), "four are");
     }
 }

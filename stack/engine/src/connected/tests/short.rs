@@ -306,7 +306,7 @@ fn post_either(end: &mut End, wr: &ShortWr<'_>, lane: &mut Lane, at_once: bool) 
         mrs: &end.mrs,
         recv_queue: &end.receives,
     };
-    if at_once && end.engine.post_short(wr, tables, lane) {
+    if at_once && end.engine.post_short(1, |_| Some(*wr), tables, lane) == 1 {
         return true;
     }
     let (data, length) = match wr.data {
@@ -349,7 +349,9 @@ fn a_message_is_posted_at_once_only_behind_all_others() {
             mrs: &end.mrs,
             recv_queue: &end.receives,
         };
-        end.engine.post_short(&short_wr(1, data), tables, lane)
+        end.engine
+            .post_short(1, |_| Some(short_wr(1, data)), tables, lane)
+            == 1
     };
     let octets = ShortData::Inline(&[5; 10]);
     assert!(

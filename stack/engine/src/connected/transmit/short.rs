@@ -113,20 +113,28 @@ impl RcEngine {
         any
     }
 
-    /// Posts a work request and hands its message to memory that the peer shares, at once. Where that cannot be, nothing is done and `false` returned: it is
-    /// [posted](Self::accept) and [sent](Self::make_fpdus) as all others are.
+    /// Posts work requests that `next` makes, at most `most`, and hands their messages to memory that the peer shares, at once, until that cannot be done
+    /// with one: it is [posted](Self::accept) and [sent](Self::make_fpdus) as all others are, and so are those behind it. Returns how many were posted.
     #[inline]
-    pub fn post_short(
+    pub fn post_short<'a>(
         &mut self,
-        wr: &ShortWr<'_>,
+        most: usize,
+        next: impl Fn(usize) -> Option<ShortWr<'a>>,
         tables: Tables<'_>,
         sink: &mut impl StreamSink,
-    ) -> bool {
+    ) -> usize {
         let is_next = self.sends.unstarted().is_none() && self.pending_end.is_none();
         if !(is_next && self.is_plain_sender()) {
-            return false;
+            return 0;
         }
-        self.try_post_short(wr, tables, sink).is_some()
+        let mut posted = 0;
+        while posted < most
+            && let Some(wr) = next(posted)
+            && self.try_post_short(&wr, tables, sink).is_some()
+        {
+            posted += 1;
+        }
+        posted
     }
 
     #[inline]

@@ -167,25 +167,33 @@ impl RcShared {
             && !self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Posts a work request, and sends its short message by the lane in this thread. Returns whether it was posted; if not, it is for [`post`](Self::post).
+    /// Posts work requests that `next` makes of numbers from 0, at most `wanted`, and sends their short messages by the lane in this thread, until one is another or
+    /// there is no room. Returns how many; the others are for [`post`](Self::post).
     #[inline]
-    pub(crate) fn post_short(&self, wr: &ShortWr<'_>) -> bool {
+    pub(crate) fn post_short<'a>(
+        &self,
+        wanted: usize,
+        next: impl Fn(usize) -> Option<ShortWr<'a>>,
+    ) -> usize {
         let is_there = self.unlocked.in_lane.load(Ordering::Acquire)
             && !self.unsent.load(Ordering::Relaxed)
             && self.open.load(Ordering::Acquire)
             && !self.unlocked.receive_posted.load(Ordering::Acquire);
-        let send = |inner: &mut RcInner| {
-            let Some(link) = &mut inner.link else {
-                return false;
+        if !is_there {
+            return 0;
+        }
+        let send = |inner: &mut RcInner, most| {
+            let Some(link) = inner.link.as_mut().filter(|it| self.may_send_short(it)) else {
+                return 0;
             };
-            let copies = matches!(wr.work, RcWork::Write { .. })
-                && link.pipe.lanes().is_some_and(Lanes::may_copy);
-            !copies
-                && self.may_send_short(link)
-                && link.engine.post_short(wr, self.tables(), &mut link.pipe)
+            let may_copy = link.pipe.lanes().is_some_and(Lanes::may_copy);
+            let next = |number| {
+                next(number).filter(|wr| !(may_copy && matches!(wr.work, RcWork::Write { .. })))
+            };
+            (link.engine).post_short(most, next, self.tables(), &mut link.pipe)
         };
         let work = |inner: &mut RcInner| self.work(inner);
-        is_there && self.posting.post_alone(&self.exclusive, send, work)
+        self.posting.post_ahead(&self.exclusive, wanted, send, work)
     }
 
     /// Receives short messages and acknowledgements from the lane, without all that others need. `None` where the input, or the lack of it, is for
