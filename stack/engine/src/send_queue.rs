@@ -75,6 +75,25 @@ impl<W, M, const APART: usize> SendQueue<W, M, APART> {
         self.unstarted += 1;
     }
 
+    /// A work request was posted to the empty queue, and is kept elsewhere: its number is passed over.
+    #[inline(always)]
+    pub(crate) fn pass(&mut self) {
+        debug_assert!(self.is_empty(), "nothing is before it here");
+        self.oldest += 1;
+        self.unstarted += 1;
+    }
+
+    /// Takes the work request of the last number that was [passed](Self::pass) over, and not returned since. The lower layer has all segments of it.
+    pub(crate) fn return_framed(&mut self, wqe: W, mark: M) {
+        debug_assert!(self.apart().is_none(), "it would be behind that");
+        self.ring.push_front(Entry {
+            wqe,
+            state: State::Framed,
+            mark,
+        });
+        self.oldest -= 1;
+    }
+
     #[inline(always)]
     fn push_entry(&mut self, entry: Entry<W, M>) {
         let is_empty = self.is_empty();

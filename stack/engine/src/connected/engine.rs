@@ -13,8 +13,9 @@ use super::first_fpdu_probe::FirstFpduProbe;
 use super::llp::{Llp, LlpEvent};
 use super::rnr_queue::RnrQueue;
 use super::state::{Acks, Batch, DetectPeer, RcConfig, RcStream, Sending, capabilities};
+use super::transmit::send_queue::SendQueue;
 use super::ulp::failed_receive;
-use super::wqe::{self, RcSendWqe, SendQueue};
+use super::wqe::RcSendWqe;
 use crate::cm::connect::stream_depths;
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::{RecvQueue, RecvWqe, Tables, WeakWaiter};
@@ -469,7 +470,7 @@ impl RcEngine {
     pub(super) fn complete_sends(&mut self, completions: &mut impl CompletionSink) {
         let placed = self.placed_by_peer();
         let qpn = self.config.qpn;
-        wqe::complete(&mut self.sends, self.taken, placed, qpn, completions);
+        self.sends.complete(self.taken, placed, qpn, completions);
         if self.sq_drain.is_draining() && self.end.is_none() && self.sends.oldest_begun().is_none()
         {
             self.sq_drain.complete(qpn, completions);

@@ -18,7 +18,6 @@ use super::engine::RcEngine;
 use super::first_fpdu_probe::FirstFpduProbe;
 use super::state::{RcConfig, RcStream};
 use super::ulp::Ulp;
-use super::wqe;
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::Tables;
 use crate::types::{AsyncEvent, RnrLimits};
@@ -108,7 +107,7 @@ impl RcEngine {
                     self.stream.detect_peer(ulpdu);
                     if self.stream.dgiwarp_ext().peer() == Peer::Plain {
                         let qpn = self.config.qpn;
-                        wqe::complete(&mut self.sends, self.taken, None, qpn, completions);
+                        self.sends.complete(self.taken, None, qpn, completions);
                     }
                 }
                 if self.awaits_first_message && begins_work(ulpdu) {

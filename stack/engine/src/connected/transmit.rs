@@ -1,6 +1,7 @@
 //! Transmission: work requests and responses become FPDUs.
 
 mod one_sided;
+pub(super) mod send_queue;
 mod short;
 
 pub use one_sided::{OneSidedData, OneSidedSpan};

@@ -8,7 +8,7 @@ use dgiwarp_rdmap::datagram::PlaceFailed;
 use dgiwarp_rdmap::stream::{Delivered, SourceUse, StreamError};
 
 use super::state::RcConfig;
-use super::wqe::SendQueue;
+use super::transmit::send_queue::SendQueue;
 use crate::cq_ring::CompletionSink;
 use crate::mr::{MrTable, Use};
 use crate::recv_queue::{RecvWqe, Tables, WeakWaiter};

@@ -144,15 +144,12 @@ pub struct RcSendWqe {
 impl RcSendWqe {
     /// Completes the work request.
     pub fn complete(&self, qpn: u32, status: WcStatus, completions: &mut impl CompletionSink) {
-        // First: the program may post into the free place as soon as it has the completion.
-        completions.retired();
-        if self.signaled || status != WcStatus::Success {
-            completions.sent(Wc {
-                status,
-                byte_len: self.length,
-                ..Wc::new(self.wr_id, self.opcode(), qpn)
-            });
-        }
+        let wc = Wc {
+            status,
+            byte_len: self.length,
+            ..Wc::new(self.wr_id, self.opcode(), qpn)
+        };
+        complete_send(wc, self.signaled, completions);
     }
 
     fn opcode(&self) -> WcOpcode {
@@ -173,6 +170,16 @@ impl RcSendWqe {
     }
 }
 
+/// Completes a work request with `wc`, if it is `signaled` or fails.
+#[inline]
+pub(super) fn complete_send(wc: Wc, signaled: bool, completions: &mut impl CompletionSink) {
+    // First: the program may post into the free place as soon as it has the completion.
+    completions.retired();
+    if signaled || wc.status != WcStatus::Success {
+        completions.sent(wc);
+    }
+}
+
 /// Mark of a work request in the send queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Extent {
@@ -180,27 +187,6 @@ pub(super) struct Extent {
     pub(super) octets: u64,
     /// Sends and Writes that left up to and with it, as the stream counts them.
     pub(super) messages: u64,
-}
-
-/// Work requests that are not complete.
-pub(super) type SendQueue = crate::send_queue::SendQueue<RcSendWqe, Extent>;
-
-/// Completes the oldest work requests: framed ones of which TCP has `taken` all octets (RFC 5040 §5.5 rule 14) and that are among the first `placed`
-/// Sends and Writes.
-#[inline]
-pub(super) fn complete(
-    sends: &mut SendQueue,
-    taken: u64,
-    placed: Option<u64>,
-    qpn: u32,
-    completions: &mut impl CompletionSink,
-) {
-    let reached = |extent: &Extent| {
-        extent.octets <= taken && placed.is_none_or(|placed| extent.messages <= placed)
-    };
-    sends.complete(reached, |wqe| {
-        wqe.complete(qpn, WcStatus::Success, completions);
-    });
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ impl RcEngine {
     }
 
     /// The work request that the peer's Terminate is about, if it has begun and is not complete.
-    pub(in crate::connected) fn blamed(&self) -> Option<u64> {
+    pub(in crate::connected) fn blamed(&mut self) -> Option<u64> {
         match self.stream.blamed()? {
             Blamed::Request(number) => Some(number),
             Blamed::Queued(behind) => {

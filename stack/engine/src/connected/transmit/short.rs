@@ -8,10 +8,11 @@ use dgiwarp_rdmap::stream::{Message, Peer, SendKind};
 use crate::connected::engine::RcEngine;
 use crate::connected::first_fpdu_probe::FirstFpduProbe;
 use crate::connected::state::RcStream;
-use crate::connected::wqe::{Extent, RcData, RcSendWqe, RcWork};
+use crate::connected::transmit::send_queue::LeftMessage;
+use crate::connected::wqe::{Extent, RcData, RcWork};
 use crate::connected::zero_copy::StreamSink;
 use crate::mr::Registration;
-use crate::recv_queue::{SgeList, Tables};
+use crate::recv_queue::Tables;
 use crate::sges::Gathered;
 use crate::types::{Completion, MAX_SGE, ShortData};
 use crate::xrc::Xrc;
@@ -162,17 +163,18 @@ impl RcEngine {
             return None;
         }
         let extent = self.note_short(&message, frame.ulpdu_len, wr.signaled);
-        let wqe = RcSendWqe {
+        let written = if let RcWork::Write { stag, start, .. } = wr.work {
+            Some((stag, start))
+        } else {
+            None
+        };
+        let left = LeftMessage {
             wr_id: wr.wr_id,
-            work: wr.work,
-            data: RcData::Sges(SgeList::new()),
+            written,
             length,
             signaled: wr.signaled,
-            solicited: wr.solicited,
-            fence: false,
-            remote_srqn: 0,
         };
-        self.sends.push_framed(wqe, extent);
+        self.sends.push_left(left, extent);
         Some(())
     }
 
