@@ -33,7 +33,7 @@ pub use llp::Llp;
 pub use receive::{DirectFront, DirectInput, ShortInput};
 pub use state::RcConfig;
 pub(crate) use transmit::update;
-pub use transmit::{OneSidedData, OneSidedSpan, ROOM, ShortWr};
+pub use transmit::{CheckedEngine, OneSidedData, OneSidedSpan, ROOM, ShortWr};
 pub use wqe::{InlineOctets, MAX_INLINE, MemoryWork, RcData, RcSendWqe, RcWork};
 pub use zero_copy::{StreamSink, Taken};
 

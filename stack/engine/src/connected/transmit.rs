@@ -1,9 +1,11 @@
 //! Transmission: work requests and responses become FPDUs.
 
+mod checked;
 mod one_sided;
 pub(super) mod send_queue;
 mod short;
 
+pub use checked::CheckedEngine;
 pub use one_sided::{OneSidedData, OneSidedSpan};
 pub use short::ShortWr;
 

@@ -485,6 +485,12 @@ impl RcQp {
         if posted > 0 && posted == wrs.len() {
             return Ok(());
         }
+        self.post_others(wrs, posted)
+    }
+
+    /// Posts work requests behind the first `posted`, which are not for short messages.
+    #[inline(never)]
+    fn post_others(&self, wrs: &[RcSendWr<'_>], posted: usize) -> Result<(), PostFailure> {
         let others = wrs[posted..].iter().map(|wr| self.wqe(wr));
         self.shared.post(others).map_err(|failure| PostFailure {
             accepted: posted + failure.accepted,

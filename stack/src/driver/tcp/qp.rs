@@ -35,8 +35,8 @@ use crate::driver::tcp::liveness::Liveness;
 use crate::driver::tcp::pipe::Pipe;
 use crate::{Access, ConnectError, Error, QpCounters, RcOptions, RnrLimits, WcStatus};
 use dgiwarp_engine::connected::{
-    DeferredDisconnect, GracefulClose, RcConfig, RcEngine, RcSendWqe, Taken, TcpClose,
-    flush_receives,
+    CheckedEngine, DeferredDisconnect, GracefulClose, RcConfig, RcEngine, RcSendWqe, Taken,
+    TcpClose, flush_receives,
 };
 use dgiwarp_engine::recv_queue::{Waiter, WeakWaiter};
 use dgiwarp_engine::sq_drain::SqDrain;
@@ -52,7 +52,7 @@ const PATH_LASTS: Duration = Duration::from_millis(100);
 /// A connection in full operation.
 #[derive(Debug)]
 struct Link {
-    engine: RcEngine,
+    engine: CheckedEngine,
     pipe: Pipe,
     /// Address of the peer's host.
     peer: IpAddr,
@@ -337,7 +337,8 @@ impl RcShared {
             };
             let peer = config.peer.ip().to_canonical();
             let waiter: WeakWaiter = Arc::<Self>::downgrade(self);
-            let mut engine = RcEngine::new(config, mpa, waiter).with_xrc(self.unlocked.xrc.clone());
+            let engine = CheckedEngine::from(RcEngine::new(config, mpa, waiter));
+            let mut engine = engine.with_xrc(self.unlocked.xrc.clone());
             engine.limit_sends(self.posting.max());
             engine.set_sq_drain(inner.sq_drain, &mut self.completions());
             inner.set_up(&mut engine);

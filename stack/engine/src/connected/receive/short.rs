@@ -44,16 +44,15 @@ struct Received {
 }
 
 impl RcEngine {
-    /// Whether input may be handled by [`handle_short_input`](Self::handle_short_input), and no acknowledgement is pending.
-    #[inline]
-    pub fn takes_short_input(&self) -> bool {
+    /// Whether input may be handled by [`handle_short_input`](Self::handle_short_input), if no acknowledgement is pending. Short input that leaves no work does
+    /// not change that, nor do short messages that are sent.
+    pub(in crate::connected) fn takes_short_input(&self) -> bool {
         let dgiwarp_ext = self.stream.dgiwarp_ext();
         self.end.is_none()
             && self.deferred_end.is_none()
             && self.rnr_queue.is_empty()
             && !self.awaits_first_message
             && matches!(dgiwarp_ext.peer(), Peer::Dgiwarp(_))
-            && dgiwarp_ext.pending_acks() == 0
             && self.first_fpdu_probe == FirstFpduProbe::Done
             && matches!(self.xrc, Xrc::None)
             && self.config.options.completion == Completion::Placed

@@ -27,7 +27,7 @@ use super::end::RcEnd;
 use super::engine::RcEngine;
 use super::llp::Llp;
 use super::state::RcConfig;
-use super::transmit::WINDOW;
+use super::transmit::{CheckedEngine, WINDOW};
 use super::wqe::{MemoryWork, RcData, RcSendWqe, RcWork};
 use super::zero_copy::{StreamSink, Taken};
 use crate::mr::{Keys, MrTable, PdId, StreamId};
@@ -95,7 +95,7 @@ pub(super) const PLAIN: RcOptions = RcOptions {
 
 /// One end, with 16 KiB of registered memory.
 pub(super) struct End {
-    pub(super) engine: RcEngine,
+    pub(super) engine: CheckedEngine,
     pub(super) mrs: MrTable,
     pub(super) keys: Keys,
     pub(super) memory: Buffer,
@@ -117,7 +117,7 @@ impl End {
             denied: Access::empty(),
         };
         Self {
-            engine: RcEngine::new(config, llp, std::sync::Weak::<Nobody>::new()),
+            engine: RcEngine::new(config, llp, std::sync::Weak::<Nobody>::new()).into(),
             mrs,
             keys,
             memory,

@@ -386,6 +386,66 @@ fn a_message_is_posted_at_once_only_behind_all_others() {
     assert!(!post(&mut client, &mut lane, octets));
 }
 
+/// Posts a Send of 10 octets of the program at once. Returns whether the lane took it.
+fn post_octets(end: &mut End, lane: &mut Lane) -> bool {
+    let tables = Tables {
+        mrs: &end.mrs,
+        recv_queue: &end.receives,
+    };
+    let wr = short_wr(1, ShortData::Inline(&[5; 10]));
+    end.engine.post_short(1, |_| Some(wr), tables, lane) == 1
+}
+
+#[test]
+fn checks_are_made_again_once_anything_but_a_short_message_has_changed_the_engine() {
+    let (mut client, mut server) = unknown_pair();
+    client.work(|_, _, _| ());
+    short_both_ways(&mut client, &mut server);
+    let mut lane = Lane::default();
+    for polled in [true, false, true] {
+        client.engine.take_acks_from_memory(polled);
+        assert_eq!(post_octets(&mut client, &mut lane), polled);
+    }
+    for awaits in [false, true, false] {
+        server.engine.await_first_message(awaits);
+        assert_eq!(server.engine.takes_short_input(), !awaits);
+    }
+    // Neither messages that are sent nor acknowledgements change anything.
+    server.post_recv(1, 100, 64);
+    server.post_recv(2, 100, 64);
+    assert!(take(&mut server, &mut lane, 0));
+    assert!(post_octets(&mut client, &mut lane));
+    // One that waits for a receive does.
+    assert!(!take(&mut server, &mut lane, 0));
+    assert!(!server.engine.takes_short_input());
+}
+
+#[test]
+fn a_list_is_posted_up_to_the_first_that_cannot_be() {
+    let (mut client, mut server) = unknown_pair();
+    client.work(|_, _, _| ());
+    short_both_ways(&mut client, &mut server);
+    let mut lane = Lane::default();
+    let tables = Tables {
+        mrs: &client.mrs,
+        recv_queue: &client.receives,
+    };
+    let octets = [5; 10];
+    let next = |number| (number != 3).then(|| short_wr(number as u64, ShortData::Inline(&octets)));
+    for (most, posted) in [(0, 0), (2, 2), (9, 3)] {
+        let short = client.engine.post_short(most, next, tables, &mut lane);
+        assert_eq!(short, posted);
+    }
+    for wr_id in 0..5 {
+        server.post_recv(wr_id, 100, 64);
+    }
+    client.completed = RecordingSink::default();
+    assert!(take(&mut server, &mut lane, 0));
+    assert!(take(&mut client, &mut lane, server.engine.placed()));
+    let ids = client.completed.sent.iter().map(|wc| wc.wr_id);
+    assert_eq!(ids.collect::<Vec<_>>(), [0, 1, 0, 1, 2]);
+}
+
 #[test]
 fn a_message_for_one_element_is_placed_as_any_other() {
     let (mut client, mut server) = unknown_pair();

@@ -77,9 +77,8 @@ impl Frame {
 
 impl RcEngine {
     /// Whether messages may leave without all that [`make_fpdus`](Self::make_fpdus) and [`transmitted`](Self::transmitted) care for: nothing else is to
-    /// leave, no time is waited for, and acknowledgements are in memory.
-    #[inline]
-    fn is_plain_sender(&self) -> bool {
+    /// leave but acknowledgements, no time is waited for, and acknowledgements are in memory. No short message changes that.
+    pub(super) fn is_plain_sender(&self) -> bool {
         let dgiwarp_ext = self.stream.dgiwarp_ext();
         self.acks.in_memory
             && self.end.is_none()
@@ -89,7 +88,6 @@ impl RcEngine {
             && !self.sq_drain.holds()
             && !self.stream.has_responses()
             && matches!(dgiwarp_ext.peer(), Peer::Dgiwarp(_))
-            && dgiwarp_ext.pending_acks() == 0
             && !dgiwarp_ext.is_hello_due(self.is_initiator)
             && self.first_fpdu_probe != FirstFpduProbe::Idle
             && matches!(self.xrc, Xrc::None)
@@ -101,7 +99,7 @@ impl RcEngine {
     /// done; else [`make_fpdus`](Self::make_fpdus) comes next.
     #[inline]
     pub fn send_short(&mut self, tables: Tables<'_>, sink: &mut impl StreamSink) -> bool {
-        if !self.is_plain_sender() {
+        if !self.is_plain_sender() || self.stream.dgiwarp_ext().pending_acks() > 0 {
             return false;
         }
         let mut any = false;
@@ -114,18 +112,16 @@ impl RcEngine {
         any
     }
 
-    /// Posts work requests that `next` makes, at most `most`, and hands their messages to memory that the peer shares, at once, until that cannot be done
-    /// with one: it is [posted](Self::accept) and [sent](Self::make_fpdus) as all others are, and so are those behind it. Returns how many were posted.
+    /// The work of [`CheckedEngine::post_short`](super::CheckedEngine::post_short), for a plain sender.
     #[inline]
-    pub fn post_short<'a>(
+    pub(super) fn post_plain<'a>(
         &mut self,
         most: usize,
         next: impl Fn(usize) -> Option<ShortWr<'a>>,
         tables: Tables<'_>,
         sink: &mut impl StreamSink,
     ) -> usize {
-        let is_next = self.sends.unstarted().is_none() && self.pending_end.is_none();
-        if !(is_next && self.is_plain_sender()) {
+        if self.sends.unstarted().is_some() || self.pending_end.is_some() {
             return 0;
         }
         let mut posted = 0;

@@ -7,18 +7,19 @@ use std::sync::{Arc, Weak};
 use crate::QpCounters;
 use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::device::clock;
-use crate::driver::reactor::member::Received;
+use crate::driver::reactor::member::{NextReceive, Received};
 use crate::driver::same_host::ends::LaneEnds;
 use crate::driver::same_host::meeting::{Guest, Invited, Refused};
 use crate::driver::tcp::lanes::Lanes;
 use crate::driver::tcp::pipe::Pipe;
-use crate::driver::tcp::qp::{Link, RcInner, RcShared};
-use dgiwarp_engine::connected::{DirectFront, DirectInput, RcEngine, RcWork, ShortWr};
+use crate::driver::tcp::qp::{From, Link, RcInner, RcShared};
+use dgiwarp_engine::connected::{CheckedEngine, DirectFront, DirectInput, RcWork, ShortWr};
 use dgiwarp_engine::cq_ring::CompletionSink;
+use dgiwarp_memory::socket::NoCancellation;
 
 /// Octets that leave next go by memory, or did: the engine follows.
 #[inline]
-pub(super) fn follow_output(pipe: &Pipe, engine: &mut RcEngine) {
+pub(super) fn follow_output(pipe: &Pipe, engine: &mut CheckedEngine) {
     if let Some(lanes) = pipe.lanes() {
         if lanes.have_carried_output() {
             engine.sends_by_memory();
@@ -31,7 +32,7 @@ pub(super) fn follow_output(pipe: &Pipe, engine: &mut RcEngine) {
 #[inline]
 pub(super) fn follow_input(
     pipe: &Pipe,
-    engine: &mut RcEngine,
+    engine: &mut CheckedEngine,
     completions: &mut impl CompletionSink,
 ) {
     if let Some(lanes) = pipe.lanes() {
@@ -192,14 +193,53 @@ impl RcShared {
             };
             (link.engine).post_short(most, next, self.tables(), &mut link.pipe)
         };
-        let work = |inner: &mut RcInner| self.work(inner);
+        let work = |inner: &mut RcInner| self.work_apart(inner);
         self.posting.post_ahead(&self.exclusive, wanted, send, work)
+    }
+
+    /// [`work`](Self::work), apart from the code of short messages, which seldom make any.
+    #[cold]
+    #[inline(never)]
+    fn work_apart(&self, inner: &mut RcInner) {
+        self.work(inner);
+    }
+
+    /// Receives once from TCP, which is tried on every poll.
+    // Called in the place of a return: after a system call the processor cannot predict returns.
+    #[inline(never)]
+    pub(super) fn receive_hot_socket(&self, next: NextReceive) -> Option<Received> {
+        self.try_run(|inner| {
+            let _guard = NoCancellation::begin();
+            self.receive_once(inner, next, From::Memory)
+        })
+    }
+
+    /// Receives once from the lane.
+    #[inline(always)]
+    pub(super) fn receive_from_lane(
+        &self,
+        next: NextReceive,
+        direct: &mut DirectCompletions,
+    ) -> Option<Received> {
+        let receive = |inner: &mut RcInner| match self.receive_short(inner, direct) {
+            Some(received) => received,
+            None => self.receive_others(inner, next),
+        };
+        let work = |inner: &mut RcInner| self.work_apart(inner);
+        self.exclusive.try_run(receive, work)
+    }
+
+    /// Receives what is not short.
+    #[inline(never)]
+    fn receive_others(&self, inner: &mut RcInner, next: NextReceive) -> Received {
+        let _guard = NoCancellation::begin();
+        self.receive_once(inner, next, From::Memory)
     }
 
     /// Receives short messages and acknowledgements from the lane, without all that others need. `None` where the input, or the lack of it, is for
     /// [`receive_once`](Self::receive_once).
     #[inline]
-    pub(super) fn receive_short(
+    fn receive_short(
         &self,
         inner: &mut RcInner,
         direct: &mut DirectCompletions,
@@ -216,7 +256,7 @@ impl RcShared {
         // Behind the octets: a message comes behind the acknowledgements that its sender made before.
         let acknowledged = engine.acknowledged_in_memory(lanes.placed_by_peer(), &mut completions);
         if engine.is_end_due() {
-            self.work(inner);
+            self.work_apart(inner);
             return Some(Received::Something);
         }
         if len == 0 {
@@ -239,7 +279,7 @@ impl RcShared {
         self.grant_used(link);
         if input.has_work {
             self.pause_or_go_on(link);
-            self.work(inner);
+            self.work_apart(inner);
         }
         Some(Received::Something)
     }
@@ -269,7 +309,7 @@ impl RcShared {
                 DirectInput::Answered => answered = true,
                 DirectInput::Ended => {
                     lanes.release(front.fpdu_len);
-                    self.work(inner);
+                    self.work_apart(inner);
                     return Some(Received::Something);
                 }
                 DirectInput::Other => break,
@@ -286,7 +326,7 @@ impl RcShared {
             self.grant_used(link);
         }
         if answered {
-            self.work(inner);
+            self.work_apart(inner);
         }
         (taken > 0).then_some(Received::Something)
     }

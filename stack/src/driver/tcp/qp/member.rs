@@ -4,8 +4,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use dgiwarp_memory::socket::NoCancellation;
-
 use crate::driver::cq::direct::DirectCompletions;
 use crate::driver::device::clock;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
@@ -31,13 +29,10 @@ impl Member for RcShared {
         next: NextReceive,
         direct: &mut DirectCompletions,
     ) -> Option<Received> {
-        self.try_run(|inner| match self.receive_short(inner, direct) {
-            Some(received) => received,
-            None => {
-                let _guard = NoCancellation::begin();
-                self.receive_once(inner, next, From::Memory)
-            }
-        })
+        if !self.receives_from_memory() {
+            return self.receive_hot_socket(next);
+        }
+        self.receive_from_lane(next, direct)
     }
 
     fn counts_polls(&self) -> bool {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::driver::tcp::lanes::Lanes;
 use crate::driver::tcp::one_sided::OneSided;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
+use dgiwarp_ddp::STag;
 use dgiwarp_engine::connected::OneSidedSpan;
 use dgiwarp_memory::RegionSlice;
 
@@ -75,9 +76,15 @@ impl RcShared {
     /// Grants the peer the region that it has used last.
     #[inline]
     pub(super) fn grant_used(&self, link: &mut Link) {
+        if let Some(stag) = link.engine.take_used() {
+            self.grant(link, stag);
+        }
+    }
+
+    #[inline(never)]
+    fn grant(&self, link: &mut Link, stag: STag) {
         let Link { engine, pipe, .. } = link;
-        if let Some(stag) = engine.take_used()
-            && let Some(one_sided) = pipe.lanes_mut().and_then(Lanes::one_sided_mut)
+        if let Some(one_sided) = pipe.lanes_mut().and_then(Lanes::one_sided_mut)
             && one_sided.is_new(stag, self.tables().mrs.revocations())
         {
             engine.grant(stag, self.tables(), |terms, may| {
