@@ -153,7 +153,9 @@ impl Ends {
             };
             for _ in 0..TO_MEET {
                 ends.exchange(1);
-                thread::sleep(Duration::from_millis(1));
+                // Nothing comes, and time passes for the meeting.
+                let came = ends.server.cq.wait(Duration::from_millis(1));
+                assert_eq!(came.expect("the completion queue waits"), None);
                 let met = |end: &End| end.rnic.counters().lane_octets_sent > 0;
                 if met(&ends.client) && met(&ends.server) {
                     return ends;

@@ -51,7 +51,7 @@ impl DirectFront {
 }
 
 impl RcEngine {
-    /// Handles an FPDU at the front of the stream, where [short input](Self::takes_short_input) is taken. `payload` is where its payload lies.
+    /// Handles an FPDU at the front of the stream, where [short input](crate::connected::CheckedEngine::takes_short_input) is taken. `payload` is where its payload lies.
     #[inline]
     pub fn handle_direct_input<P: Placeable + ?Sized>(
         &mut self,
