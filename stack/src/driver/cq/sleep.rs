@@ -63,6 +63,7 @@ impl CompletionQueue {
             let flushes = sets.iter().map(|set| set.flush_before_sleep());
             let goes_on = flushes.fold(false, |any, more| any | more);
             let timeout = if goes_on { PollTimeout::ZERO } else { timeout };
+            sets.iter().for_each(|set| set.note_sleep());
             if self.poll_sockets(&sets, timeout) == Err(Errno::EINTR) {
                 break Slept::Interrupted;
             }

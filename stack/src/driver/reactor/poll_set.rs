@@ -98,8 +98,8 @@ pub(crate) struct PollSet {
     awaited: AtomicU32,
     /// Threads that wait for a channel's events do so in its calls and receive for themselves, as far as the set has learnt.
     waiters_receive: AtomicBool,
-    /// Polls until a thread began to wait for a channel's events.
-    polls_at_wait: AtomicU64,
+    /// Polls until a thread that polls went to sleep.
+    polls_at_sleep: AtomicU64,
     /// A program may sleep on a channel's descriptor until the background thread has raised an event: it does not step aside.
     event_wanted: AtomicBool,
     /// Input of a member comes through memory, or did.
@@ -140,7 +140,7 @@ impl PollSet {
             sleepers: AtomicU32::new(0),
             awaited: AtomicU32::new(0),
             waiters_receive: AtomicBool::new(false),
-            polls_at_wait: AtomicU64::new(u64::MAX),
+            polls_at_sleep: AtomicU64::new(u64::MAX),
             event_wanted: AtomicBool::new(false),
             has_memory_input: AtomicBool::new(false),
             in_use: AtomicBool::new(false),

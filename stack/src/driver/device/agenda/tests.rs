@@ -120,6 +120,7 @@ fn ticks_are_rare_while_threads_sleep() {
     let mut device = Device::new(2);
     let sets = device.live.clone();
     sets[0].begin_sleep();
+    sets[0].note_sleep();
     let mut interval = |before: &dyn Fn()| {
         before();
         let last = device.now;
@@ -140,6 +141,10 @@ fn ticks_are_rare_while_threads_sleep() {
         assert_eq!(interval(&wait), SLOW_TICK);
     }
     assert_eq!(interval(&wait), CALM_TICK);
+    // One that is registered as a sleeper, and at work.
+    let _ = sets[0].progress(By::Poller);
+    assert_eq!(interval(&wait), CALM_TICK);
+    assert_eq!(interval(&wait), SLOW_TICK);
 }
 
 /// A set that is left to its program while others are slept on has its ticks soon.
@@ -147,6 +152,7 @@ fn ticks_are_rare_while_threads_sleep() {
 fn ticks_are_not_rare_for_one_that_comes_later() {
     let mut device = Device::new(2);
     device.live[0].begin_sleep();
+    device.live[0].sleep_again();
     device.live[1].arm();
     device.tick(CALM_TICKS as usize + 1);
     device.live[1].sleep_again();

@@ -11,7 +11,7 @@ use crate::driver::reactor::poll_set::{By, PollSet, SLOW_TICK};
 /// Interval of ticks, at first; [`SLOW_TICK`] after so many in a row.
 const TICK: Duration = Duration::from_millis(1);
 const TICKS: u32 = 32;
-/// Interval after so many ticks in a row that found a thread asleep on each set: their input wakes it.
+/// Interval after so many ticks in a row that found the thread of each set asleep: input wakes it.
 pub(super) const CALM_TICK: Duration = Duration::from_millis(16);
 pub(super) const CALM_TICKS: u32 = 32;
 /// Ticks without a poll and without data until a set is watched again: as long as few are not watched, and where they are many, each of which costs a system
@@ -31,7 +31,7 @@ pub(super) struct Unwatched {
     active: Vec<u64>,
     /// Sets, of many, on which programs sleep, in the order in which they are looked at.
     resting: VecDeque<u64>,
-    /// Ticks in a row, and those at which a thread slept on each set that was looked at.
+    /// Ticks in a row, and those at which the thread of each set that was looked at was asleep.
     ticks: u32,
     calm_ticks: u32,
     /// Time of the next tick, in nanoseconds of the driver's clock, where a set is not watched.
@@ -97,7 +97,7 @@ impl Unwatched {
                 self.seen.remove(&id);
                 continue;
             };
-            is_calm &= set.is_slept_on();
+            is_calm &= set.is_asleep();
             let polls = set.arming().polls();
             if seen.polls == Some(polls) {
                 seen.idle_ticks = seen.idle_ticks.saturating_add(1);

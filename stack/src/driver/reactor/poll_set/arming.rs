@@ -98,8 +98,7 @@ impl PollSet {
             self.ring_ready();
         }
         self.release_acks();
-        let polls = self.arming.polls();
-        self.polls_at_wait.store(polls, Ordering::Relaxed);
+        self.note_sleep();
         self.leave_to_pollers();
     }
 
@@ -145,10 +144,20 @@ impl PollSet {
         !self.arming.is_on() && !self.has_sleepers() && !self.waiters_receive.load(Ordering::SeqCst)
     }
 
-    /// Whether a thread sleeps until something arrives, as far as the set can tell: one that began to wait for a channel's events may have been cancelled.
+    /// Whether a thread is woken by input, or may be: one that is registered as a sleeper, or that waits for a channel's events now.
     pub(crate) fn is_slept_on(&self) -> bool {
-        let waits = || self.polls_at_wait.load(Ordering::Relaxed) == self.arming.polls();
-        self.has_sleepers() || self.waiters_receive.load(Ordering::SeqCst) && waits()
+        self.has_sleepers() || self.waiters_receive.load(Ordering::SeqCst) && self.is_asleep()
+    }
+
+    /// Whether the last thread that polled sleeps until something arrives, as far as the set can tell: it may have been woken by something else, or cancelled.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.polls_at_sleep.load(Ordering::Relaxed) == self.arming.polls()
+    }
+
+    /// The calling thread, which polls, sleeps next.
+    pub(crate) fn note_sleep(&self) {
+        let polls = self.arming.polls();
+        self.polls_at_sleep.store(polls, Ordering::Relaxed);
     }
 
     pub(crate) fn has_sleepers(&self) -> bool {
@@ -164,6 +173,7 @@ impl PollSet {
 
     /// A program that is registered as a sleeper is about to sleep again: the background thread, which may have received for it, leaves the set to it.
     pub(crate) fn sleep_again(&self) {
+        self.note_sleep();
         self.stop_watching();
     }
 
