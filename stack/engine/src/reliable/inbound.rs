@@ -379,6 +379,12 @@ impl Inbound {
         }
     }
 
+    /// Messages of a peer that there is memory for.
+    #[cfg(test)]
+    pub(super) fn capacity(&self, peer: Peer) -> usize {
+        self.peers.get(&peer).map_or(0, |it| it.arriving.capacity())
+    }
+
     /// The association with a peer ended: receives of messages that are not delivered go back, and its credit is void.
     pub(super) fn forget(&mut self, peer: Peer, receives: &RecvQueue) {
         self.hungry.remove(peer);

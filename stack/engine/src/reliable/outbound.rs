@@ -576,6 +576,13 @@ impl Outbound {
         }
     }
 
+    /// Work requests to a peer that there is memory for.
+    #[cfg(test)]
+    pub(super) fn capacity(&self, peer: Peer) -> usize {
+        let to = self.peers.get(&peer);
+        to.map_or(0, |it| it.tokens.capacity() + it.held.capacity())
+    }
+
     /// The association with a peer ended, and all work requests to the peer that were there with it.
     pub(super) fn forget(
         &mut self,

@@ -332,6 +332,25 @@ fn a_ping_pong_of_polling_programs_takes_a_datagram_each_way() {
     assert_eq!(last.wire.0.len(), 1, "the last acknowledgement");
 }
 
+/// Memory for messages goes back after a second of silence, and messages go on then.
+#[test]
+fn a_peer_that_rests_keeps_no_memory_for_messages() {
+    let mut now = origin();
+    let mut ends = [End::new(now, 1, 4), End::new(now, 2, 4)];
+    for round in 0..3 {
+        ends[0].send(round, 2, QKEY, 64);
+        for (silence, has_memory) in [(50 * MS, true), (1100 * MS, false)] {
+            talk(&mut now, silence, &mut ends, |_| false);
+            let [from, to] = &ends;
+            let sends = from.engine.outbound.capacity(to.address);
+            let receives = to.engine.inbound.capacity(from.address);
+            assert_eq!([sends > 0, receives > 0], [has_memory; 2], "{silence:?}");
+        }
+        assert_eq!(ends[0].sent(), [(round, WcStatus::Success)]);
+        assert_eq!(ends[1].received().len(), 1);
+    }
+}
+
 /// As many receives as messages suffice, whoever has credit that is not used.
 #[test]
 fn credit_that_a_peer_does_not_use_is_in_nobodys_way() {

@@ -97,7 +97,6 @@ impl PollSet {
         if self.flush_before_sleep() {
             self.ring_ready();
         }
-        self.release_acks();
         self.note_sleep();
         self.leave_to_pollers();
     }
@@ -154,8 +153,9 @@ impl PollSet {
         self.polls_at_sleep.load(Ordering::Relaxed) == self.arming.polls()
     }
 
-    /// The calling thread, which polls, sleeps next.
+    /// The calling thread, which polls, sleeps next: acknowledgements that wait for a message of it leave.
     pub(crate) fn note_sleep(&self) {
+        self.release_acks();
         let polls = self.arming.polls();
         self.polls_at_sleep.store(polls, Ordering::Relaxed);
     }
