@@ -13,6 +13,8 @@ const OFF: &[(&str, &str)] = &[
         "off:protocol=udp:direction=connect",
     ),
 ];
+/// A datagram takes about half a millisecond.
+const SLOW: &[(&str, &str)] = &[("DGIWARP_LOG", "info"), ("DGIWARP_MAX_RATE", "200000")];
 const TAKES: &str = "takes datagrams by a queue pair";
 const BOTH: &[&str] = &[TAKES, "datagrams of", "upgraded"];
 const UPGRADED: &[&str] = &["datagrams of", "upgraded"];
@@ -91,6 +93,29 @@ fn datagrams_stay_in_order_while_their_way_changes() {
     };
     serves(&scene, Family::V4, "serve", &["ask-in-flight"]);
     serves(&scene, Family::V4, "serve-epoll", &["ask-in-flight"]);
+}
+
+/// A queue pair that sends more slowly than the program has no free slot for some datagrams.
+#[test]
+fn datagrams_of_a_slow_queue_pair_stay_in_order() {
+    let Some(scene) = Scene::of("sockets_udp_slow", Place::Here, &[PYTHON]) else {
+        return;
+    };
+    let udp = script("udp.py");
+    let asks = |environment| {
+        client(upgraded("ask-in-flight"))
+            .program(&udp)
+            .environment(environment)
+            .says(&["echoed"])
+    };
+    let serves = |environment| {
+        server(upgraded("serve"))
+            .program(&udp)
+            .environment(environment)
+    };
+    for (ours, theirs) in [(SLOW, INFO), (INFO, SLOW)] {
+        session::run(&scene, Family::V4, &[serves(ours), asks(theirs)]);
+    }
 }
 
 #[test]

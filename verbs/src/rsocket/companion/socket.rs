@@ -1,7 +1,7 @@
 //! The companion of one UDP socket.
 
 use crate::cm::addr::address;
-use crate::ffi::errno;
+use crate::ffi::{errno, poll};
 use crate::rsocket::companion::exchange::{Exchange, exchange};
 use crate::rsocket::companion::host::{has_port_alone, is_own};
 use crate::rsocket::companion::routes::{NewRoute, Routes};
@@ -10,6 +10,7 @@ use crate::rsocket::edges::{Edges, Interest};
 use crate::rsocket::iovec::Vectors;
 use crate::rsocket::wait::{Waiters, now, readable};
 use dgiwarp::{Wc, WcStatus};
+use dgiwarp_memory::socket::NoCancellation;
 use dgiwarp_sockets::wire::{RouteRequest, mark_name, mark_names};
 use libc::{POLLIN, c_int, c_short, pollfd};
 use nix::errno::Errno;
@@ -21,12 +22,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Slots of either direction: about as many short datagrams as the kernel's buffer has room for by default.
 const SENDS: usize = 64;
 const RECEIVES: usize = 256;
 /// Longest datagram of UDP.
 const LONGEST: usize = 65_507;
+/// Time for which a datagram waits for a slot.
+const MAX_STALL: Duration = Duration::from_secs(1);
 /// Datagrams of the kernel's that are taken before one of the queue pair.
 const MAX_TAKEN: usize = 256;
 
@@ -358,35 +362,41 @@ impl Companion {
         to: Option<SocketAddr>,
     ) -> Result<usize, Errno> {
         let octets = from.left();
+        let begun = now();
         let mut state = self.lock();
         let to = destination(to.or(state.peer).ok_or(KERNELS)?);
-        if state.retired || octets > LONGEST {
-            return Err(KERNELS);
-        }
-        let now = now();
-        let State { queues, routes, .. } = &mut *state;
-        let (Some(route), Some(queues)) = (routes.get(to, now), queues.as_mut()) else {
-            return Err(if is_eligible(to) && routes.count(to, now) {
-                ASKS
-            } else {
-                KERNELS
-            });
-        };
-        let qpn = route.qpn.ok_or(KERNELS)?;
-        let (source, ah) = (route.source, route.handle.clone());
-        let slot = match queues.free.pop() {
-            Some(slot) => slot,
-            None => {
-                self.collect(&mut state);
-                let queues = state.queues.as_mut().ok_or(KERNELS)?;
-                queues.free.pop().ok_or(KERNELS)?
+        loop {
+            if state.retired || octets > LONGEST {
+                return Err(KERNELS);
             }
-        };
-        let queues = state.queues.as_mut().ok_or(KERNELS)?;
-        queues
-            .send(slot, source, from, (ah, qpn))
-            .map_err(|_| KERNELS)?;
-        Ok(octets)
+            let now = now();
+            let State { queues, routes, .. } = &mut *state;
+            let (Some(route), Some(queues)) = (routes.get(to, now), queues.as_mut()) else {
+                return Err(if is_eligible(to) && routes.count(to, now) {
+                    ASKS
+                } else {
+                    KERNELS
+                });
+            };
+            let qpn = route.qpn.ok_or(KERNELS)?;
+            if let Some(slot) = queues.free.pop() {
+                let (source, ah) = (route.source, route.handle.clone());
+                let sent = queues.send(slot, source, from, (ah, qpn));
+                return sent.map(|()| octets).map_err(|_| KERNELS);
+            }
+            self.collect(&mut state);
+            let is_full = state.queues.as_ref().is_some_and(|it| it.free.is_empty());
+            if is_full && now.saturating_duration_since(begun) >= MAX_STALL {
+                return Err(KERNELS);
+            }
+            if is_full {
+                // By the kernel it would overtake those that another thread is about to send.
+                MutexGuard::unlocked(&mut state, || {
+                    let _guard = NoCancellation::begin();
+                    poll(&mut [], 1)
+                });
+            }
+        }
     }
 
     /// Takes a datagram that came by the queue pair, or by the kernel before one of these; [`KERNELS`] where there is none.
