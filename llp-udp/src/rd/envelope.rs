@@ -5,7 +5,7 @@ use std::fmt;
 use dgiwarp_codec::{Payload, PayloadSlice, crc};
 
 use super::malformed::Malformed;
-use super::octets::Reader;
+use super::octets::{Fixed, Reader};
 
 /// Octets before the frames.
 pub const LEN: usize = 24;
@@ -87,11 +87,13 @@ impl Envelope {
     pub fn emit(&self, out: &mut Vec<u8>) {
         let eager = if self.eager { EAGER } else { 0 };
         let hello = if self.hello { HELLO } else { 0 };
-        out.extend([FIRST, eager + hello, 0, 0]);
-        out.extend(self.association.to_be_bytes());
-        out.extend(self.number.to_be_bytes());
-        out.extend(self.time.to_be_bytes());
-        out.extend(self.epoch.to_be_bytes());
+        Fixed::<LEN>::new()
+            .put([FIRST, eager + hello, 0, 0])
+            .put(self.association.to_be_bytes())
+            .put(self.number.to_be_bytes())
+            .put(self.time.to_be_bytes())
+            .put(self.epoch.to_be_bytes())
+            .emit(out);
     }
 }
 

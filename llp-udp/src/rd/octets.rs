@@ -9,6 +9,41 @@ pub(super) fn emit_header(out: &mut Vec<u8>, kind: u8, flags: u8, length: u16) {
     out.extend(length.to_be_bytes());
 }
 
+/// Octets of a header of fixed length, put one behind the other: in one piece they cost a third of as many single ones.
+#[derive(Debug)]
+pub(super) struct Fixed<const N: usize> {
+    octets: [u8; N],
+    length: usize,
+}
+
+impl<const N: usize> Fixed<N> {
+    pub(super) const fn new() -> Self {
+        Self {
+            octets: [0; N],
+            length: 0,
+        }
+    }
+
+    /// Puts octets behind those that are there; they fit.
+    #[inline(always)]
+    pub(super) fn put<const M: usize>(mut self, octets: [u8; M]) -> Self {
+        let place = self.octets.get_mut(self.length..self.length + M);
+        debug_assert!(place.is_some(), "the header has its length");
+        if let Some(place) = place {
+            place.copy_from_slice(&octets);
+        }
+        self.length += M;
+        self
+    }
+
+    /// Appends the header.
+    #[inline(always)]
+    pub(super) fn emit(self, out: &mut Vec<u8>) {
+        debug_assert_eq!(self.length, N, "the header is whole");
+        out.extend_from_slice(&self.octets);
+    }
+}
+
 /// Takes numbers in network byte order off the front of octets.
 #[derive(Debug)]
 pub(super) struct Reader<'a>(&'a [u8]);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Association, Contents, MOST_ACK_DELAY, SEGMENTS, SKIP};
+use super::{Association, Challenge, Contents, MOST_ACK_DELAY, SEGMENTS, SKIP};
 use crate::Peer;
 use crate::rd::config::RdConfig;
 use crate::rd::envelope::{self, Envelope};
@@ -95,8 +95,8 @@ impl Association {
             Ping(0).emit(out);
             room -= PING;
         }
-        if data.is_some() {
-            self.emit_segments(room, &mut contents, out, write);
+        if let Some(length) = data {
+            self.emit_segments(length, room, &mut contents, out, write);
         }
         let elicits = contents.count > 0 || contents.error.is_some() || ping || hello;
         let has_segments = contents.count > 0;
@@ -279,20 +279,23 @@ impl Association {
         }
     }
 
+    /// Appends segments, of which the first has `length` octets.
     fn emit_segments(
         &mut self,
+        length: u16,
         room: usize,
         contents: &mut Contents,
         out: &mut Vec<u8>,
         write: &mut impl FnMut(u64, &SegmentHeader, &mut [u8]),
     ) {
-        let mut room = room;
+        // The first one leaves even where its path became smaller.
+        let mut room = room.max(SEGMENT_OVERHEAD + usize::from(length));
+        let mut next = Some(length);
         while let Some(slot) = contents.segments.get_mut(contents.count)
-            && let Some(length) = self.outbound.peek()
+            && let Some(length) = next
         {
             let octets = SEGMENT_OVERHEAD + usize::from(length);
-            // The first one leaves even where its path became smaller.
-            if octets > room && contents.count > 0 {
+            if octets > room {
                 break;
             }
             let Some(departure) = self.outbound.next() else {
@@ -306,7 +309,10 @@ impl Association {
             }
             *slot = departure.header.number;
             contents.count += 1;
-            room = room.saturating_sub(octets);
+            room -= octets;
+            next = (room > SEGMENT_OVERHEAD)
+                .then(|| self.outbound.peek())
+                .flatten();
         }
         debug_assert!(contents.count <= SEGMENTS, "as many as there are slots");
     }
@@ -319,7 +325,6 @@ impl Association {
         out: &mut Vec<u8>,
     ) -> Option<Peer> {
         let octets = u64::try_from(CHALLENGE).ok()?;
-        let pto = self.pto(config);
         if let Some((to, data)) = self.pongs.front().copied()
             && to != self.address
         {
@@ -327,10 +332,10 @@ impl Association {
             self.emit_alone(config, now, out, |out| Pong(data).emit(out));
             return Some(to);
         }
+        let is_due = |it: &Challenge| it.due <= now && it.tries > 0 && it.budget >= octets;
+        self.challenge.filter(is_due)?;
+        let pto = self.pto(config);
         let challenge = self.challenge.as_mut()?;
-        if challenge.due > now || challenge.tries == 0 || challenge.budget < octets {
-            return None;
-        }
         challenge.tries -= 1;
         challenge.budget -= octets;
         challenge.due = now + pto;

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 /// Longest burst in time at the rate.
 const BURST: Duration = Duration::from_micros(250);
+/// Nanoseconds.
+const SECOND: u64 = 1_000_000_000;
 /// Fewest datagrams of a burst.
 const DATAGRAMS: u64 = 2;
 
@@ -50,20 +52,33 @@ impl Pacing {
 
 /// Octets of a time at a rate.
 pub(in crate::rd) fn octets(rate: u64, time: Duration) -> u64 {
-    let octets = u128::from(rate) * time.as_nanos() / 1_000_000_000;
-    u64::try_from(octets).unwrap_or(u64::MAX)
+    scale(rate, nanos(time), SECOND)
 }
 
 /// Time of these octets at a rate, at least a nanosecond and at most a second.
 fn time(rate: u64, octets: u64) -> Duration {
-    let nanos = u128::from(octets) * 1_000_000_000 / u128::from(rate.max(1));
-    Duration::from_nanos(u64::try_from(nanos + 1).unwrap_or(u64::MAX)).min(Duration::from_secs(1))
+    let nanos = scale(octets, SECOND, rate.max(1));
+    Duration::from_nanos(nanos.saturating_add(1)).min(Duration::from_secs(1))
 }
 
 /// The rate at which `octets` leave in `time`.
 pub(in crate::rd) fn rate(octets: u64, time: Duration) -> u64 {
-    let rate = u128::from(octets) * 1_000_000_000 / time.as_nanos().max(1);
-    u64::try_from(rate).unwrap_or(u64::MAX).max(1)
+    scale(octets, SECOND, nanos(time).max(1)).max(1)
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// `number * by / of`; the product rarely needs more than 64 bits, whose division costs a tenth.
+fn scale(number: u64, by: u64, of: u64) -> u64 {
+    match number.checked_mul(by) {
+        Some(product) => product / of,
+        None => {
+            let scaled = u128::from(number) * u128::from(by) / u128::from(of);
+            u64::try_from(scaled).unwrap_or(u64::MAX)
+        }
+    }
 }
 
 #[cfg(test)]

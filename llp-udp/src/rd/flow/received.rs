@@ -89,10 +89,13 @@ impl Received {
 
     /// Whether the number arrived, or is too old to tell.
     pub(in crate::rd) fn contains(&self, number: u64) -> bool {
-        let Some(&(_, largest)) = self.ranges.back() else {
+        let Some(&(first, largest)) = self.ranges.back() else {
             return false;
         };
-        if number < self.floor || largest.saturating_sub(number) > NUMBERS {
+        if number > largest {
+            return false;
+        }
+        if number >= first || number < self.floor || largest - number > NUMBERS {
             return true;
         }
         let range = self.ranges.get(self.position(number));
@@ -116,7 +119,15 @@ impl Received {
 
     /// Adds a number that is not contained. Returns whether it is the next after the largest.
     pub(in crate::rd) fn add(&mut self, now: Instant, number: u64, time: u32) -> bool {
-        let next = self.largest().map_or(0, |largest| largest + 1);
+        let next = match self.ranges.back_mut() {
+            Some(last) if last.1 + 1 == number => {
+                last.1 = number;
+                self.largest = Some((now, time));
+                return true;
+            }
+            Some(last) => last.1 + 1,
+            None => 0,
+        };
         if number >= next {
             self.largest = Some((now, time));
         } else {

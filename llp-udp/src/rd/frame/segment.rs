@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::super::octets::{Reader, emit_header};
+use super::super::octets::{Fixed, HEADER_LEN, Reader};
 
 pub(super) const KIND: u8 = 0x01;
 /// Octets of the body before the segment.
@@ -52,12 +52,15 @@ impl SegmentHeader {
         let last = if self.last { LAST } else { 0 };
         let receive = if self.receive { RECEIVE } else { 0 };
         let head = u16::try_from(LEN).unwrap_or(u16::MAX);
-        emit_header(out, KIND, last + receive, length.saturating_add(head));
-        out.extend(self.number.to_be_bytes());
-        out.extend(self.message.to_be_bytes());
-        out.extend(self.index.to_be_bytes());
-        out.extend(self.stream.to_be_bytes());
-        out.extend(self.after.to_be_bytes());
+        Fixed::<{ HEADER_LEN + LEN }>::new()
+            .put([KIND, last + receive])
+            .put(length.saturating_add(head).to_be_bytes())
+            .put(self.number.to_be_bytes())
+            .put(self.message.to_be_bytes())
+            .put(self.index.to_be_bytes())
+            .put(self.stream.to_be_bytes())
+            .put(self.after.to_be_bytes())
+            .emit(out);
     }
 }
 

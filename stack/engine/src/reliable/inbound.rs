@@ -205,6 +205,7 @@ impl Inbound {
             });
             return placed.map_or_else(refuse, |_| Verdict::Placed);
         }
+        let (stream, is_connected) = (self.stream, self.is_connected);
         let begun = self.begin(
             (peer, to),
             (header, before),
@@ -212,11 +213,9 @@ impl Inbound {
             tables,
             completions,
         );
-        let Some(at) = begun else {
+        let Some((from, at)) = begun else {
             return Verdict::NotReady;
         };
-        let from = self.peers.entry(peer).or_default();
-        let stream = self.stream;
         let placed = part.and_then(|part| match from.arriving.get_mut(at) {
             Some(arriving) => arriving.place((stream, peer), part, tables),
             None => Ok(()),
@@ -233,7 +232,7 @@ impl Inbound {
             } else {
                 WcStatus::RemoteOperation
             };
-            if self.is_connected {
+            if is_connected {
                 from.arriving[at].failed = Some(status);
             } else {
                 let arriving = from.arriving.swap_remove(at);
@@ -258,7 +257,7 @@ impl Inbound {
                 .is_some()
     }
 
-    /// Where the message is that takes a receive: it has one already, or takes it now. `None` where there is none for it. Of a message whose first segment is in
+    /// Messages of the peer, and the place among them of one that takes a receive: it has one already, or takes it now. `None` where there is none for it. Of a message whose first segment is in
     /// error it takes none, unless the queue pair is an RC one's.
     fn begin(
         &mut self,
@@ -267,13 +266,13 @@ impl Inbound {
         is_ok: bool,
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
-    ) -> Option<usize> {
+    ) -> Option<(&mut Source, usize)> {
         let from = self.peers.entry(peer).or_default();
         let begun = from
             .arriving
             .iter()
             .position(|it| it.message == header.message);
-        Some(match begun {
+        let at = match begun {
             Some(at) => at,
             None => {
                 let queue = tables.recv_queue;
@@ -306,7 +305,8 @@ impl Inbound {
                 }
                 from.arriving.len().saturating_sub(1)
             }
-        })
+        };
+        Some((from, at))
     }
 
     /// Checks the rights of a segment that needs no place.

@@ -229,6 +229,7 @@ impl RdEngine {
         completions: &mut impl CompletionSink,
     ) -> Option<DropReason> {
         let mut last = None;
+        let mut noted = None;
         for datagram in PayloadSlice::new(arrival.octets).chunks(arrival.stride) {
             let is_stranger = |it: &Connection| !it.hears(arrival.from);
             let handled = if arrival.to_group || self.connection.as_ref().is_some_and(is_stranger) {
@@ -249,7 +250,10 @@ impl RdEngine {
                     Ecn::Unknown,
                     datagram,
                     &mut |peer, header: &SegmentHeader, before, segment| {
-                        outbound.note_address(peer, arrival.to);
+                        if noted != Some(peer) {
+                            outbound.note_address(peer, arrival.to);
+                            noted = Some(peer);
+                        }
                         if connection
                             .as_ref()
                             .is_some_and(|it| it.ignores(header.message))
