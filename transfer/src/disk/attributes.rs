@@ -5,9 +5,11 @@ use std::ffi::CString;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Mutex, PoisonError};
 
 use nix::sys::stat::{Mode, fchmod, fstat};
+use nix::unistd::syncfs;
 use rustix::fs::{XattrFlags, fgetxattr, flistxattr, flistxattr_query, fremovexattr, fsetxattr};
 use rustix::io::Errno;
 
@@ -164,6 +166,37 @@ fn value(file: &File, name: &CString) -> io::Result<Option<Vec<u8>>> {
         }
     }
     Err(Errno::TOOBIG.into())
+}
+
+/// Files that are synchronized one by one; their file systems as a whole for more.
+const FEW: usize = 4;
+
+/// Files that got attributes in place and are not synchronized.
+#[derive(Debug, Default)]
+pub(super) struct Changed {
+    /// A few of them, and one of each other file system.
+    files: Vec<(u64, File)>,
+    count: usize,
+}
+
+impl Changed {
+    pub(super) fn add(&mut self, file: File) -> io::Result<()> {
+        let system = file.metadata()?.dev();
+        self.count += 1;
+        if self.count <= FEW || self.files.iter().all(|(it, _)| *it != system) {
+            self.files.push((system, file));
+        }
+        Ok(())
+    }
+
+    /// Makes the attributes durable.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let mut files = self.files.iter();
+        if self.count <= FEW {
+            return files.try_for_each(|(_, file)| file.sync_all());
+        }
+        files.try_for_each(|(_, file)| Ok(syncfs(file)?))
+    }
 }
 
 /// The text about a file system without attributes, which people get once for all files.

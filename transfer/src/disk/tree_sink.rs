@@ -15,7 +15,7 @@ use nix::fcntl::{AtFlags, OFlag, renameat};
 use nix::sys::stat::{UtimensatFlags, fstatat, utimensat};
 use nix::unistd::{fsync, symlinkat};
 
-use super::attributes::{self, Unsupported};
+use super::attributes::{self, Changed, Unsupported};
 use super::partial::{
     Partial, allocate, describe, hidden, open_locked, open_old, open_own, read_journal, remove,
     time,
@@ -223,7 +223,9 @@ impl TreeSink {
             if there.kind() == Some(FileKind::Directory) {
                 return Err(Errno::EISDIR.into());
             }
-            if let Some(status) = self.is_there(&dir, name, entry, path)? {
+            let mut changed = Changed::default();
+            if let Some(status) = self.is_there((&dir, name), entry, path, &mut changed)? {
+                changed.sync()?;
                 return Ok((Begun::Finished(status), None));
             }
         }
@@ -298,7 +300,12 @@ impl TreeSink {
     }
 
     /// Makes a directory or link, or finds whether a file is wanted.
-    fn check(&self, entry: &Entry, parents: &mut Parents) -> Result<Answer, Failure> {
+    fn check(
+        &self,
+        entry: &Entry,
+        parents: &mut Parents,
+        changed: &mut Changed,
+    ) -> Result<Answer, Failure> {
         let path = self.path(entry);
         self.note(entry);
         let checked = match entry.kind {
@@ -307,12 +314,18 @@ impl TreeSink {
                 Status::Present => Answer::Present,
                 _ => Answer::Stored,
             }),
-            FileKind::File => self.wants(&path, entry, parents),
+            FileKind::File => self.wants(&path, entry, parents, changed),
         };
         checked.map_err(|error| failure(&path.display().to_string(), &error))
     }
 
-    fn wants(&self, path: &Path, entry: &Entry, parents: &mut Parents) -> io::Result<Answer> {
+    fn wants(
+        &self,
+        path: &Path,
+        entry: &Entry,
+        parents: &mut Parents,
+        changed: &mut Changed,
+    ) -> io::Result<Answer> {
         let find = |path: &Path| match self.root.parent(path) {
             Ok((dir, _)) => Ok(Some(Arc::new(dir))),
             Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => Ok(None),
@@ -320,7 +333,7 @@ impl TreeSink {
         };
         let dir = parents.of(path, find)?;
         let name = path.file_name().ok_or(Errno::EISDIR)?;
-        let there = dir.map(|dir| self.is_there(&dir, name, entry, path));
+        let there = dir.map(|dir| self.is_there((&dir, name), entry, path, changed));
         Ok(match there.transpose()?.flatten() {
             Some(Status::Present) => Answer::Present,
             Some(_) => Answer::Stored,
@@ -331,10 +344,10 @@ impl TreeSink {
     /// The status of a file of this size and time that is there, and need not come again: one with other attributes gets those of its entry.
     fn is_there(
         &self,
-        dir: &OwnedFd,
-        name: &OsStr,
+        (dir, name): (&OwnedFd, &OsStr),
         entry: &Entry,
         path: &Path,
+        changed: &mut Changed,
     ) -> io::Result<Option<Status>> {
         let found = fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(Metadata::from);
         if !found.is_ok_and(|there| self.is_like(&there, entry)) {
@@ -359,7 +372,7 @@ impl TreeSink {
             return Ok(Some(Status::Present));
         }
         if self.options.durable {
-            file.sync_all()?;
+            changed.add(file)?;
         }
         Ok(Some(Status::Stored))
     }
@@ -423,11 +436,22 @@ impl TreeSink {
 
 impl Unpacker for TreeSink {
     fn list(&self, entries: &[Entry]) -> Vec<Result<Answer, Failure>> {
-        let mut parents = Parents::default();
-        entries
-            .iter()
-            .map(|entry| self.check(entry, &mut parents))
-            .collect()
+        let (mut parents, mut changed) = (Parents::default(), Changed::default());
+        let check = |entry| self.check(entry, &mut parents, &mut changed);
+        let answers: Vec<_> = entries.iter().map(check).collect();
+        let Err(error) = changed.sync() else {
+            return answers;
+        };
+        let failed = failure("extended attributes", &error);
+        let is_changed = |entry: &Entry, answer: &Result<Answer, Failure>| {
+            entry.kind == FileKind::File && *answer == Ok(Answer::Stored)
+        };
+        let answers = entries.iter().zip(answers);
+        let fail = |(entry, answer)| match is_changed(entry, &answer) {
+            true => Err(failed.clone()),
+            false => answer,
+        };
+        answers.map(fail).collect()
     }
 
     fn store(&self, files: &[Short<'_>]) -> Vec<Result<(), Failure>> {
