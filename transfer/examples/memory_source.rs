@@ -30,6 +30,7 @@ impl Source for Counting {
             identity: [0; 16],
             name: b"counting".to_vec(),
             target: Vec::new(),
+            attributes: None,
         })
     }
 

@@ -81,6 +81,7 @@ mod tests {
             identity: [7; 16],
             name: b"x".to_vec(),
             target: Vec::new(),
+            attributes: None,
         }
     }
 

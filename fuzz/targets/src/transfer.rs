@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dgiwarp_transfer::engine::{
-    Begun, Delta, Failure, Link, MAX_LISTED, MAX_OPEN, Next, Outgoing, SinkDone, SinkEngine,
-    SinkJob, SourceDone, SourceEngine, SourceJob, Streams,
+    Begun, Delta, Failure, Link, MAX_ATTRIBUTES, MAX_LISTED, MAX_OPEN, Next, Outgoing, SinkDone,
+    SinkEngine, SinkJob, SourceDone, SourceEngine, SourceJob, Streams,
 };
 use dgiwarp_transfer::journal;
 use dgiwarp_transfer::wire::{
-    Answer, EndStatus, Entry, FRAME_LIMIT, FileKind, Frame, HEADER, Header, Record, Signature,
-    Status, Window,
+    Answer, Attribute, Attributes, EndStatus, Entry, FRAME_LIMIT, FileKind, Frame, HEADER, Header,
+    Record, Signature, Status, Window,
 };
 
 /// Length of blocks.
@@ -51,6 +51,7 @@ fn frames(data: &[u8]) {
                 | Frame::Abort(_)
                 | Frame::Removed(_)
                 | Frame::Unreadable(_)
+                | Frame::Remark(_)
         );
         if has_text && emitted.len() > FRAME_LIMIT {
             return;
@@ -92,6 +93,7 @@ fn entry(file: u32, size: u64) -> Entry {
         identity: [0; 16],
         name: file.to_string().into_bytes(),
         target: Vec::new(),
+        attributes: None,
     }
 }
 
@@ -172,6 +174,9 @@ fn sink(choices: u8, data: &[u8]) {
     if choices & 8 != 0 {
         engine = engine.pruning().ordered();
     }
+    if choices & 16 != 0 {
+        engine = engine.with_attributes();
+    }
     let (mut path, mut jobs) = (Path::new(), VecDeque::new());
     let mut script = Script { data, left: FRAMES };
     // Slots that the peer may write.
@@ -188,6 +193,11 @@ fn sink(choices: u8, data: &[u8]) {
         jobs.extend(std::iter::from_fn(|| engine.poll_job()));
         let open = jobs.iter().filter(|it| matches!(it, SinkJob::Begin { .. }));
         assert!(open.count() <= MAX_OPEN);
+        let attributes = jobs.iter().filter_map(|it| match it {
+            SinkJob::Begin { entry, .. } => entry.attributes.as_ref(),
+            _ => None,
+        });
+        assert!(attributes.map(Attributes::octets).sum::<usize>() <= MAX_ATTRIBUTES);
         let writes = jobs.iter().filter_map(|it| match it {
             SinkJob::Write { slot, .. } | SinkJob::Patch { slot, .. } => Some(*slot),
             _ => None,
@@ -339,6 +349,9 @@ fn source(choices: u8, data: &[u8]) {
     if choices & 8 != 0 {
         engine = engine.pruning().ordered();
     }
+    if choices & 16 != 0 {
+        engine = engine.with_attributes();
+    }
     let (mut path, mut jobs) = (Path::new(), VecDeque::new());
     let mut script = Script { data, left: FRAMES };
     let mut granted = Vec::new();
@@ -404,10 +417,16 @@ fn local(job: &SourceJob) -> Option<u16> {
 /// Entries of a source: a few files of several lengths.
 fn found(file: u32) -> Next {
     match file {
-        0..8 => Next::Entry(entry(
-            file,
-            [0, 1, 3000, 1024, 70_000, 512, 1500, 20][file as usize],
-        )),
+        0..8 => {
+            let sizes = [0, 1, 3000, 1024, 70_000, 512, 1500, 20];
+            let mut entry = entry(file, sizes[file as usize]);
+            let attribute = Attribute {
+                name: b"user.a".to_vec(),
+                value: vec![7; 1000 * file as usize],
+            };
+            entry.attributes = Attributes::new(vec![attribute]);
+            Next::Entry(entry)
+        }
         _ => Next::End,
     }
 }

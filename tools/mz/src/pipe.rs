@@ -129,6 +129,7 @@ fn entry(file: u32, size: u64) -> Entry {
         identity: [0; 16],
         name: file.to_string().into_bytes(),
         target: Vec::new(),
+        attributes: None,
     }
 }
 

@@ -11,6 +11,6 @@ pub mod testing;
 
 pub use carriage::{Carriage, listen};
 pub use failed::Failed;
-pub use options::{EncryptArg, Encryption, Output, Sizes, Streams, StreamsArg, Writing};
+pub use options::{EncryptArg, Encryption, Output, Sizes, Streams, StreamsArg, Writing, XattrsArg};
 pub use progress::{Progress, Show, human, line, shown};
 pub use sessions::{Session, sessions};

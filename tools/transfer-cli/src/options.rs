@@ -107,6 +107,14 @@ impl Writing {
     }
 }
 
+/// Extended attributes of a session.
+#[derive(Debug, Clone, Args)]
+pub struct XattrsArg {
+    /// Do not keep extended attributes; those whose names begin with `user.` are kept where the other end keeps them, too
+    #[arg(long)]
+    pub no_xattrs: bool,
+}
+
 /// Output of a program.
 #[derive(Debug, Clone, Args)]
 pub struct Output {

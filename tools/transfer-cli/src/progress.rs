@@ -159,6 +159,12 @@ impl Progress {
                 }
                 self.fail(text);
             }
+            Event::Remark { text } => {
+                if self.show.json {
+                    line(&json!({"event": "remark", "text": text}));
+                }
+                self.say(text);
+            }
             Event::Repeated { offset, .. } if self.show.verbose => {
                 let text = format!(
                     "{}: a corrupt block at {offset} is sent again",
@@ -203,6 +209,10 @@ impl Progress {
 
     fn fail(&mut self, text: &str) {
         self.failures += 1;
+        self.say(text);
+    }
+
+    fn say(&self, text: &str) {
         self.bar
             .suspend(|| eprintln!("{}: {text}", self.show.program));
     }

@@ -6,13 +6,16 @@
     reason = "tests wait for other processes, with deadlines"
 )]
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{XattrFlags, getxattr, listxattr, setxattr};
 
 /// Time that nothing in a test takes, on a loaded machine either.
 pub const SOON: Duration = Duration::from_secs(100);
@@ -161,6 +164,46 @@ fn list(root: &Path, is_over: bool) -> Option<Vec<String>> {
     }
     found.sort();
     Some(found)
+}
+
+/// Extended attributes of one file or directory.
+pub type Attributes = BTreeMap<String, Vec<u8>>;
+
+/// Sets an extended attribute; `false` where the file system has none, or no room for it.
+#[must_use]
+pub fn set_attribute(path: &Path, name: &str, value: &[u8]) -> bool {
+    setxattr(path, name, value, XattrFlags::empty()).is_ok()
+}
+
+/// Extended attributes of the namespace `user.` that a path and all beneath it have, by names beneath it.
+#[must_use]
+pub fn attributes(root: &Path) -> BTreeMap<PathBuf, Attributes> {
+    let mut found = BTreeMap::new();
+    let mut todo = vec![root.to_owned()];
+    while let Some(path) = todo.pop() {
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        if metadata.is_dir() {
+            todo.extend(fs::read_dir(&path).unwrap().map(|it| it.unwrap().path()));
+        }
+        if metadata.is_symlink() {
+            continue;
+        }
+        let mut list = vec![0; 64 << 10];
+        let octets = listxattr(&path, &mut list[..]).unwrap();
+        let names = list[..octets].split(|it| *it == 0);
+        let names = names.filter(|it| it.starts_with(b"user."));
+        let value = |name: &[u8]| {
+            let mut value = vec![0; 64 << 10];
+            let octets = getxattr(&path, name, &mut value[..]).unwrap();
+            value.truncate(octets);
+            (String::from_utf8_lossy(name).into_owned(), value)
+        };
+        let own: Attributes = names.map(value).collect();
+        if !own.is_empty() {
+            found.insert(path.strip_prefix(root).unwrap().to_owned(), own);
+        }
+    }
+    found
 }
 
 fn is_of_session(name: &OsStr) -> bool {

@@ -1,5 +1,6 @@
 //! Files: a root that names cannot leave, and source and sink of trees beneath it.
 
+mod attributes;
 mod filter;
 mod partial;
 mod prune;
@@ -15,6 +16,7 @@ pub use tree_source::{Item, TreeSource};
 
 use std::io;
 
+use attributes::NotSet;
 use nix::errno::Errno;
 
 use crate::engine::Failure;
@@ -22,6 +24,10 @@ use crate::wire::Status;
 
 /// A failure of the file system, with the name that it is about.
 pub(crate) fn failure(what: &str, error: &io::Error) -> Failure {
+    let source = error.get_ref();
+    if let Some(not_set) = source.and_then(|it| it.downcast_ref::<NotSet>()) {
+        return not_set.failure(what);
+    }
     let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
     let (status, text) = match errno {
         Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => (Status::NoSpace, "no space"),

@@ -17,7 +17,7 @@ use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 
 use super::Metadata;
 use crate::journal;
-use crate::wire::Entry;
+use crate::wire::{Attributes, Entry};
 
 /// Suffix of a file that is not whole, behind `.` and its name.
 pub(super) const PART: &str = ".rftp-part";
@@ -52,7 +52,12 @@ impl Partial {
     pub(super) fn finish(&self, durable: bool) -> io::Result<()> {
         describe(&self.file, &self.entry)?;
         if durable {
-            self.file.sync_data()?;
+            let attributes = self.entry.attributes.as_ref();
+            if attributes.is_none_or(Attributes::is_empty) {
+                self.file.sync_data()?;
+            } else {
+                self.file.sync_all()?;
+            }
         }
         let [part, notes] = hidden(&self.name);
         renameat(

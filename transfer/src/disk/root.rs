@@ -104,6 +104,7 @@ impl Metadata {
             identity: self.identity(),
             name,
             target: Vec::new(),
+            attributes: None,
         }
     }
 }

@@ -15,6 +15,7 @@ use nix::fcntl::{AtFlags, OFlag, renameat};
 use nix::sys::stat::{UtimensatFlags, fstatat, utimensat};
 use nix::unistd::{fsync, symlinkat};
 
+use super::attributes::{self, Changed, Unsupported};
 use super::partial::{
     Partial, allocate, describe, hidden, open_locked, open_old, open_own, read_journal, remove,
     time,
@@ -25,7 +26,7 @@ use super::{Filter, Metadata, Root, failure};
 use crate::engine::{Begun, Failure};
 use crate::journal;
 use crate::session::{Short, Sink, Unpacker};
-use crate::wire::{Answer, Entry, FileKind, Removal, Status};
+use crate::wire::{Answer, Attributes, Entry, FileKind, Removal, Status};
 
 /// Directories that are synchronized one by one; the file system as a whole for more.
 const FEW_DIRECTORIES: usize = 4;
@@ -63,6 +64,8 @@ pub struct TreeSink {
     files: Mutex<BTreeMap<u32, Arc<Partial>>>,
     /// Short files without a name; none before the first came.
     staging: Mutex<Option<Arc<Staging>>>,
+    /// Where files go without their extended attributes.
+    unsupported: Unsupported,
 }
 
 impl TreeSink {
@@ -77,6 +80,7 @@ impl TreeSink {
             dry: false,
             files: Mutex::default(),
             staging: Mutex::default(),
+            unsupported: Unsupported::default(),
         }
     }
 
@@ -115,7 +119,11 @@ impl TreeSink {
                 .root
                 .read_link(path)
                 .is_ok_and(|it| it.as_bytes() == entry.target),
-            FileKind::File => self.is_like(&there, entry),
+            FileKind::File => {
+                let opened = || self.root.open_regular(path, OFlag::O_NOFOLLOW).ok();
+                self.is_like(&there, entry)
+                    && has_attributes(opened().as_ref().map(|it| &it.0), entry)
+            }
         });
         if is_like {
             Status::Present
@@ -128,6 +136,18 @@ impl TreeSink {
     fn is_like(&self, there: &Metadata, entry: &Entry) -> bool {
         let like = there.size() == entry.size && there.modified() == entry.modified;
         like && there.kind() == Some(FileKind::File) && !self.options.rewrite
+    }
+
+    /// Gives a file or directory the extended attributes of its entry; returns whether it has them.
+    fn set_attributes(&self, file: &File, entry: &Entry, shown: &str) -> io::Result<bool> {
+        let Some(wanted) = &entry.attributes else {
+            return Ok(true);
+        };
+        let is_set = attributes::set(file, wanted)?;
+        if !is_set {
+            self.unsupported.note(shown);
+        }
+        Ok(is_set)
     }
 
     fn path(&self, entry: &Entry) -> PathBuf {
@@ -169,6 +189,7 @@ impl TreeSink {
         let dir = self
             .root
             .open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0)?;
+        self.set_attributes(&dir, entry, &path.display().to_string())?;
         describe(&dir, entry)
     }
 
@@ -202,8 +223,10 @@ impl TreeSink {
             if there.kind() == Some(FileKind::Directory) {
                 return Err(Errno::EISDIR.into());
             }
-            if self.is_like(&there, entry) {
-                return Ok((Begun::Finished(Status::Present), None));
+            let mut changed = Changed::default();
+            if let Some(status) = self.is_there((&dir, name), entry, path, &mut changed)? {
+                changed.sync()?;
+                return Ok((Begun::Finished(status), None));
             }
         }
         let [part, notes] = hidden(name);
@@ -245,13 +268,19 @@ impl TreeSink {
             shown: path.display().to_string(),
             old,
         };
-        if blocks.is_empty()
-            && !small
-            && let Err(error) = allocate(&partial.file, entry.size)
-        {
-            partial.discard();
-            return Err(error);
-        }
+        let fresh = blocks.is_empty();
+        // Attributes may have no room either: all that is known before the first block.
+        let allocated = match fresh && !small {
+            true => allocate(&partial.file, entry.size),
+            false => Ok(()),
+        };
+        allocated
+            .and_then(|()| self.set_attributes(&partial.file, entry, &partial.shown))
+            .inspect_err(|_| {
+                if fresh {
+                    partial.discard();
+                }
+            })?;
         Ok((Begun::Partial(blocks), Some(partial)))
     }
 }
@@ -271,7 +300,12 @@ impl TreeSink {
     }
 
     /// Makes a directory or link, or finds whether a file is wanted.
-    fn check(&self, entry: &Entry, parents: &mut Parents) -> Result<Answer, Failure> {
+    fn check(
+        &self,
+        entry: &Entry,
+        parents: &mut Parents,
+        changed: &mut Changed,
+    ) -> Result<Answer, Failure> {
         let path = self.path(entry);
         self.note(entry);
         let checked = match entry.kind {
@@ -280,12 +314,18 @@ impl TreeSink {
                 Status::Present => Answer::Present,
                 _ => Answer::Stored,
             }),
-            FileKind::File => self.wants(&path, entry, parents),
+            FileKind::File => self.wants(&path, entry, parents, changed),
         };
         checked.map_err(|error| failure(&path.display().to_string(), &error))
     }
 
-    fn wants(&self, path: &Path, entry: &Entry, parents: &mut Parents) -> io::Result<Answer> {
+    fn wants(
+        &self,
+        path: &Path,
+        entry: &Entry,
+        parents: &mut Parents,
+        changed: &mut Changed,
+    ) -> io::Result<Answer> {
         let find = |path: &Path| match self.root.parent(path) {
             Ok((dir, _)) => Ok(Some(Arc::new(dir))),
             Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => Ok(None),
@@ -293,18 +333,48 @@ impl TreeSink {
         };
         let dir = parents.of(path, find)?;
         let name = path.file_name().ok_or(Errno::EISDIR)?;
-        let there = dir.is_some_and(|dir| self.is_there(&dir, name, entry));
-        Ok(if there {
-            Answer::Present
-        } else {
-            Answer::Wanted
+        let there = dir.map(|dir| self.is_there((&dir, name), entry, path, changed));
+        Ok(match there.transpose()?.flatten() {
+            Some(Status::Present) => Answer::Present,
+            Some(_) => Answer::Stored,
+            None => Answer::Wanted,
         })
     }
 
-    /// Whether a file of this size and time is there, and need not come again.
-    fn is_there(&self, dir: &OwnedFd, name: &OsStr, entry: &Entry) -> bool {
+    /// The status of a file of this size and time that is there, and need not come again: one with other attributes gets those of its entry.
+    fn is_there(
+        &self,
+        (dir, name): (&OwnedFd, &OsStr),
+        entry: &Entry,
+        path: &Path,
+        changed: &mut Changed,
+    ) -> io::Result<Option<Status>> {
         let found = fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(Metadata::from);
-        found.is_ok_and(|there| self.is_like(&there, entry))
+        if !found.is_ok_and(|there| self.is_like(&there, entry)) {
+            return Ok(None);
+        }
+        if entry.attributes.is_none() {
+            return Ok(Some(Status::Present));
+        }
+        let opened = open_old(dir, name).map(|(file, _)| file);
+        let Some(file) = opened else {
+            let is_like = has_attributes(None, entry);
+            return Ok(is_like.then_some(Status::Present));
+        };
+        // Between both calls it may have become another one.
+        if !self.is_like(&Metadata::of(&file)?, entry) {
+            return Ok(None);
+        }
+        if has_attributes(Some(&file), entry) {
+            return Ok(Some(Status::Present));
+        }
+        if !self.set_attributes(&file, entry, &path.display().to_string())? {
+            return Ok(Some(Status::Present));
+        }
+        if self.options.durable {
+            changed.add(file)?;
+        }
+        Ok(Some(Status::Stored))
     }
 
     fn stage(&self, short: &Short<'_>, parents: &mut Parents) -> Result<(), Failure> {
@@ -314,14 +384,16 @@ impl TreeSink {
             let dir = parents.of(&path, find)?.ok_or(Errno::ENOENT)?;
             let name = path.file_name().ok_or(Errno::EISDIR)?;
             let staging = self.staging()?;
-            let written =
-                staging.write(short.file, short.octets, |file| describe(file, short.entry));
-            written?;
+            let shown = path.display().to_string();
+            staging.write(short.file, short.octets, |file| {
+                self.set_attributes(file, short.entry, &shown)?;
+                describe(file, short.entry)
+            })?;
             let whole = Whole {
                 dir,
                 name: name.to_owned(),
                 entry: short.entry.clone(),
-                shown: path.display().to_string(),
+                shown,
             };
             if self.options.durable {
                 staging.keep(short.file, whole);
@@ -356,18 +428,30 @@ impl TreeSink {
             .file
             .set_len(0)
             .and_then(|()| partial.file.write_all_at(&octets, 0))
-            .and_then(|()| partial.finish(self.options.durable));
+            .and_then(|()| self.set_attributes(&partial.file, &partial.entry, &partial.shown))
+            .and_then(|_| partial.finish(self.options.durable));
         written.inspect_err(|_| partial.discard())
     }
 }
 
 impl Unpacker for TreeSink {
     fn list(&self, entries: &[Entry]) -> Vec<Result<Answer, Failure>> {
-        let mut parents = Parents::default();
-        entries
-            .iter()
-            .map(|entry| self.check(entry, &mut parents))
-            .collect()
+        let (mut parents, mut changed) = (Parents::default(), Changed::default());
+        let check = |entry| self.check(entry, &mut parents, &mut changed);
+        let answers: Vec<_> = entries.iter().map(check).collect();
+        let Err(error) = changed.sync() else {
+            return answers;
+        };
+        let failed = failure("extended attributes", &error);
+        let is_changed = |entry: &Entry, answer: &Result<Answer, Failure>| {
+            entry.kind == FileKind::File && *answer == Ok(Answer::Stored)
+        };
+        let answers = entries.iter().zip(answers);
+        let fail = |(entry, answer)| match is_changed(entry, &answer) {
+            true => Err(failed.clone()),
+            false => answer,
+        };
+        answers.map(fail).collect()
     }
 
     fn store(&self, files: &[Short<'_>]) -> Vec<Result<(), Failure>> {
@@ -423,6 +507,14 @@ impl Unpacker for TreeSink {
 impl Sink for TreeSink {
     fn unpacker(&self) -> Option<&dyn Unpacker> {
         (!self.dry).then_some(self)
+    }
+
+    fn has_attributes(&self) -> bool {
+        true
+    }
+
+    fn remark(&self) -> Option<String> {
+        self.unsupported.take()
     }
 
     fn prune(&self) -> Vec<Removal> {
@@ -507,6 +599,15 @@ impl Sink for TreeSink {
             partial.discard();
         }
     }
+}
+
+/// Whether a file has the extended attributes of its entry, if it is to have some; one that cannot be opened counts as one without.
+fn has_attributes(file: Option<&File>, entry: &Entry) -> bool {
+    let Some(wanted) = &entry.attributes else {
+        return true;
+    };
+    let there = file.map_or_else(|| Ok(Attributes::default()), attributes::read);
+    there.is_ok_and(|there| there == *wanted)
 }
 
 /// Files that no job ended: the session ended while they were begun.

@@ -6,16 +6,18 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::OFlag;
 
+use super::attributes;
 use super::filter::join;
 use super::root::is_unchanged;
 use super::{Filter, Metadata, Root, failure};
 use crate::engine::{Failure, Next};
 use crate::session::{Packer, Source};
-use crate::wire::{FileKind, NAME_LIMIT, Status};
+use crate::wire::{Attributes, FileKind, NAME_LIMIT, Status};
 
 /// Entries that are found at a time.
 const BATCH: usize = 256;
@@ -58,6 +60,8 @@ pub struct TreeSource {
     walk: Mutex<Walk>,
     files: Mutex<BTreeMap<u32, Arc<Opened>>>,
     shorts: Mutex<BTreeMap<u32, Arc<Described>>>,
+    /// Entries are to have their extended attributes.
+    attributes: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -65,7 +69,7 @@ struct Walk {
     /// Last first, with the description that the directory's list had.
     todo: Vec<(Item, Option<Metadata>)>,
     /// Deepest last.
-    directories: Vec<(Metadata, PathBuf)>,
+    directories: Vec<(Metadata, PathBuf, Option<Attributes>)>,
     filter: Filter,
 }
 
@@ -98,6 +102,7 @@ impl TreeSource {
             }),
             files: Mutex::default(),
             shorts: Mutex::default(),
+            attributes: AtomicBool::new(false),
         }
     }
 
@@ -132,6 +137,8 @@ impl TreeSource {
             Some(FileKind::File) => {
                 let opened = item.root.open_regular(&item.path, OFlag::O_NOFOLLOW);
                 let (octets, metadata) = opened.map_err(|error| unreadable(&error))?;
+                let attributes = self.attributes_of(&octets);
+                let attributes = attributes.map_err(|error| unreadable(&error))?;
                 let opened = Opened {
                     file: octets,
                     metadata,
@@ -139,7 +146,9 @@ impl TreeSource {
                 };
                 let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
                 files.insert(file, Arc::new(opened));
-                Ok(Next::Entry(metadata.entry(FileKind::File, name)))
+                let mut entry = metadata.entry(FileKind::File, name);
+                entry.attributes = attributes;
+                Ok(Next::Entry(entry))
             }
             Some(FileKind::Link) => {
                 let target = item.root.read_link(&item.path);
@@ -162,10 +171,16 @@ impl TreeSource {
 
 impl Walk {
     /// Puts the entries of a directory on the list.
-    fn enter(&mut self, item: &Item, metadata: Metadata) -> Result<(), Failure> {
+    fn enter(
+        &mut self,
+        item: &Item,
+        metadata: Metadata,
+        attributes: Option<Attributes>,
+    ) -> Result<(), Failure> {
         let list = item.root.list(&item.path);
         let list = list.map_err(|error| failure(&item.path.display().to_string(), &error))?;
-        self.directories.push((metadata, item.name.clone()));
+        self.directories
+            .push((metadata, item.name.clone(), attributes));
         for (name, metadata) in list.into_iter().rev() {
             let item = Item {
                 root: Arc::clone(&item.root),
@@ -187,11 +202,13 @@ impl TreeSource {
     fn step(&self, walk: &mut Walk, file: u32, short: Option<u32>) -> Next {
         loop {
             let Some((item, known)) = walk.todo.pop() else {
-                let Some((metadata, name)) = walk.directories.pop() else {
+                let Some((metadata, name, attributes)) = walk.directories.pop() else {
                     return Next::End;
                 };
                 let name = name.into_os_string().into_vec();
-                return Next::Entry(metadata.entry(FileKind::Directory, name));
+                let mut entry = metadata.entry(FileKind::Directory, name);
+                entry.attributes = attributes;
+                return Next::Entry(entry);
             };
             let found = match known {
                 Some(metadata) => Ok(metadata),
@@ -199,9 +216,12 @@ impl TreeSource {
             };
             let found = found.map_err(|error| failure(&item.path.display().to_string(), &error));
             let next = found.and_then(|metadata| match metadata.kind() {
-                Some(FileKind::Directory) => walk.enter(&item, metadata).map(|()| None),
+                Some(FileKind::Directory) => {
+                    let attributes = self.attributes_at(&item, OFlag::O_DIRECTORY)?;
+                    walk.enter(&item, metadata, attributes).map(|()| None)
+                }
                 Some(FileKind::File) if is_short(&item, &metadata, short) => {
-                    Ok(Some(self.describe(file, &item, metadata)))
+                    self.describe(file, &item, metadata).map(Some)
                 }
                 _ => self.open(file, &item, &metadata).map(Some),
             });
@@ -218,12 +238,35 @@ impl TreeSource {
         }
     }
 
-    fn describe(&self, file: u32, item: &Item, metadata: Metadata) -> Next {
+    /// Extended attributes of what is at a place, where they are to be sent.
+    fn attributes_at(&self, item: &Item, more: OFlag) -> Result<Option<Attributes>, Failure> {
+        if !self.attributes.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        // A pipe without a writer would block.
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | more;
+        let opened = item.root.open_at(&item.path, flags, 0);
+        let attributes = opened.and_then(|file| self.attributes_of(&file));
+        attributes.map_err(|error| Failure {
+            status: Status::Unreadable,
+            ..failure(&item.path.display().to_string(), &error)
+        })
+    }
+
+    fn attributes_of(&self, file: &File) -> io::Result<Option<Attributes>> {
+        let kept = self.attributes.load(Ordering::Relaxed);
+        kept.then(|| attributes::read(file)).transpose()
+    }
+
+    fn describe(&self, file: u32, item: &Item, metadata: Metadata) -> Result<Next, Failure> {
+        let attributes = self.attributes_at(item, OFlag::empty())?;
         let name = item.name.as_os_str().as_bytes().to_vec();
         let item = item.clone();
         let mut shorts = self.shorts.lock().unwrap_or_else(PoisonError::into_inner);
         shorts.insert(file, Arc::new(Described { item, metadata }));
-        Next::Entry(metadata.entry(FileKind::File, name))
+        let mut entry = metadata.entry(FileKind::File, name);
+        entry.attributes = attributes;
+        Ok(Next::Entry(entry))
     }
 }
 
@@ -301,6 +344,14 @@ impl Source for TreeSource {
     fn next(&self, file: u32) -> Next {
         let mut walk = self.walk.lock().unwrap_or_else(PoisonError::into_inner);
         self.step(&mut walk, file, None)
+    }
+
+    fn has_attributes(&self) -> bool {
+        true
+    }
+
+    fn keep_attributes(&self) {
+        self.attributes.store(true, Ordering::Relaxed);
     }
 
     fn packer(&self) -> Option<&dyn Packer> {

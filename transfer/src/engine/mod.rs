@@ -1,5 +1,6 @@
 //! Decisions of both ends, without sockets, files, threads or clocks: frames and results of jobs go in, frames and jobs come out.
 
+mod attributes;
 mod limit;
 mod link;
 mod sink;
@@ -14,6 +15,7 @@ mod tuner;
 #[cfg(test)]
 mod simulation;
 
+pub use attributes::MAX_ATTRIBUTES;
 pub use limit::{Limit, LimitMeter, Waits};
 pub use link::{Link, MIN_RECEIVES, Outgoing, SILENCE};
 pub use sink::SinkEngine;
@@ -65,6 +67,9 @@ pub enum Violation {
     /// Signatures of pieces that do not follow one another, have no length of pieces, or are too many.
     #[error("signatures of an old copy of file {0} are out of order or too many")]
     Signatures(u32),
+    /// Extended attributes that are malformed, not in the order of their entries, not whole before their entry, or too many.
+    #[error("extended attributes of entry {0} are malformed, out of order or too many")]
+    Attributes(u32),
     /// A window that cannot be used.
     #[error("slots of {0} octets are too short")]
     Window(u32),
@@ -153,6 +158,11 @@ pub enum Event {
     },
     /// Once a second: time that the session was limited until now, by the part that limited it.
     Limited(Waits),
+    /// The sink has something to say to people of both ends that is no failure.
+    Remark {
+        /// The text.
+        text: String,
+    },
     /// The source cannot read an entry, which is left out.
     Unreadable {
         /// Its name.

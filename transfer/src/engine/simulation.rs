@@ -2,6 +2,7 @@
 //!
 //! The oracle is the content of the files: a file that is finished has it, and the second session sends only what the first had not noted.
 
+mod attributes;
 mod deltas;
 mod limits;
 mod rules;
@@ -48,6 +49,8 @@ struct World {
     prune: bool,
     /// Both ends take deltas.
     deltas: bool,
+    /// Both ends keep extended attributes.
+    attributes: bool,
     files: Vec<Vec<u8>>,
     /// Old copies at the sink.
     old: BTreeMap<u32, Vec<u8>>,
@@ -196,6 +199,7 @@ impl Run {
             joins: true,
             deltas: false,
             encrypts: false,
+            attributes: false,
             receives: RECEIVES,
             block: u32::from(number),
             token: [0; 16],
@@ -400,6 +404,7 @@ impl Run {
         let disk = &mut world.disk;
         let done = match job {
             SinkJob::Begin { file, entry } => {
+                attributes::check(file, &entry, world.attributes);
                 let begun = if disk.finished.contains_key(&file) {
                     Begun::Finished(Status::Present)
                 } else {
@@ -513,7 +518,9 @@ impl Run {
             }
             SinkJob::Abandon { .. } => return Ok(()),
             SinkJob::List { first, entries } => {
+                let kept = world.attributes;
                 let answer = |(file, entry): (u32, Entry)| {
+                    attributes::check(file, &entry, kept);
                     if entry.kind == FileKind::Directory {
                         // Its time stays: all files before it have their names.
                         assert_eq!(disk.finished.len(), world.files.len());
@@ -599,6 +606,7 @@ fn entry(file: u32, size: u64) -> Entry {
         identity: [0; 16],
         name: file.to_string().into_bytes(),
         target: Vec::new(),
+        attributes: None,
     }
 }
 
@@ -625,6 +633,7 @@ impl World {
             packs,
             prune: seed.is_multiple_of(2),
             deltas: false,
+            attributes: !seed.is_multiple_of(4),
             files,
             old: BTreeMap::new(),
             change_one_in: 0,
@@ -641,6 +650,10 @@ impl World {
     /// The files, and a directory behind them where both ends pack.
     fn next(&self, file: u32) -> Next {
         let at = file as usize;
+        let entry = |file, size| Entry {
+            attributes: Some(attributes::attributes_of(file)),
+            ..entry(file, size)
+        };
         match self.files.get(at) {
             Some(content) => Next::Entry(entry(file, content.len() as u64)),
             None if self.packs && at == self.files.len() => {
@@ -663,6 +676,9 @@ impl World {
         self.disk.staged.clear();
         self.disk.pruned = 0;
         let mut run = Run::with(self.packs, self.prune, self.deltas);
+        if self.attributes {
+            run = run.keep_attributes();
+        }
         for _ in 0..crash_after {
             run.step(self).unwrap();
             if run.source.is_finished() {

@@ -14,8 +14,8 @@ use super::sink_packs::SinkPacks;
 use super::{Event, Failure, MAX_OPEN, MAX_REPEATS, Violation, block_length, blocks};
 use crate::hash;
 use crate::wire::{
-    Ack, Block, End, EndStatus, FileKind, Frame, Grant, Level, List, Nack, Offer, PACKED, Status,
-    Unreadable, Window,
+    Ack, Block, End, EndStatus, FileKind, Frame, Grant, Level, List, Nack, Offer, PACKED, Remark,
+    Status, Unreadable, Window,
 };
 
 /// Octets after which blocks are made durable and noted in the journal.
@@ -124,6 +124,22 @@ impl SinkEngine {
         self
     }
 
+    /// Both ends keep extended attributes.
+    #[must_use]
+    pub fn with_attributes(mut self) -> Self {
+        self.out.attributes.agree();
+        self
+    }
+
+    /// People of both ends are to read a text, which is no failure.
+    pub fn remark(&mut self, text: String) {
+        if self.out.attributes.may_remark() {
+            let frame = Remark { text: text.clone() };
+            self.out.outgoing.push_back(Frame::Remark(frame));
+        }
+        self.out.events.push_back(Event::Remark { text });
+    }
+
     /// Another stream joined.
     pub fn set_joined(&mut self) {
         self.joined = true;
@@ -188,6 +204,7 @@ impl SinkEngine {
             Frame::Block(block) => self.take_block(&block),
             Frame::End(end) => self.take_end(end),
             Frame::List(list) => self.take_list(list),
+            Frame::Attributes(part) => self.out.attributes.take(&part, self.next_file),
             Frame::Prune if self.prune == Prune::Agreed => {
                 let packed = self.packs.as_ref().is_none_or(SinkPacks::is_empty);
                 if !self.files.is_empty() || !packed {
@@ -225,12 +242,13 @@ impl SinkEngine {
             | Frame::Left(_)
             | Frame::Signatures(_)
             | Frame::Abort(_)
+            | Frame::Remark(_)
             | Frame::KeyShare(_) => Err(Violation::Unexpected(frame.kind())),
         }
     }
 
     fn take_offer(&mut self, offer: Offer) -> Result<(), Violation> {
-        let Offer { file, entry } = offer;
+        let Offer { file, mut entry } = offer;
         if file != self.next_file {
             return Err(Violation::File(file));
         }
@@ -240,6 +258,7 @@ impl SinkEngine {
         if self.files.len() >= MAX_OPEN {
             return Err(Violation::Open);
         }
+        self.out.attributes.complete(file, &mut entry)?;
         self.next_file = self.next_file.wrapping_add(1);
         let receiving = Receiving {
             size: if entry.kind == FileKind::File {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::attributes::IncomingAttributes;
 use super::{Event, Failure};
 use crate::wire::{
     Answer, Done, Entry, FRAME_LIMIT, Frame, HEADER, Malformed, Record, Removal, Removed,
@@ -234,6 +235,7 @@ pub(super) struct SinkOut {
     pub(super) jobs: VecDeque<SinkJob>,
     pub(super) outgoing: VecDeque<Frame>,
     pub(super) events: VecDeque<Event>,
+    pub(super) attributes: IncomingAttributes,
 }
 
 impl SinkOut {
@@ -267,6 +269,12 @@ impl SinkOut {
             text: text.clone(),
         };
         self.outgoing.push_back(Frame::Done(done));
+        self.finished(file, status, text);
+    }
+
+    /// A file is finished, which the source learns.
+    pub(super) fn finished(&mut self, file: u32, status: Status, text: String) {
+        self.attributes.release(file);
         self.events
             .push_back(Event::Finished { file, status, text });
     }

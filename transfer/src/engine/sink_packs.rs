@@ -57,13 +57,18 @@ impl SinkPacks {
     }
 
     /// Takes a list; returns the number behind it.
-    pub(super) fn take_list(&mut self, list: List, out: &mut SinkOut) -> Result<u32, Violation> {
+    pub(super) fn take_list(
+        &mut self,
+        mut list: List,
+        out: &mut SinkOut,
+    ) -> Result<u32, Violation> {
         if self.listed.len() + list.entries.len() > MAX_LISTED {
             return Err(Violation::Open);
         }
         let room = u64::from(self.block).saturating_sub(RECORD as u64);
         let mut file = list.first;
-        for entry in &list.entries {
+        for entry in &mut list.entries {
+            out.attributes.complete(file, entry)?;
             if file == PACKED || entry.size > room {
                 let offset = entry.size;
                 return Err(Violation::Range { file, offset });
@@ -172,8 +177,7 @@ impl SinkPacks {
                 }
             };
             self.listed.remove(&file);
-            let text = String::new();
-            out.events.push_back(Event::Finished { file, status, text });
+            out.finished(file, status, String::new());
         }
         self.check_next(out);
     }
@@ -279,8 +283,7 @@ impl SinkPacks {
             if let Some(Listed::Stored { octets }) = self.listed.remove(&file) {
                 out.events.push_back(Event::Placed { file, octets });
             }
-            let (status, text) = (Status::Stored, String::new());
-            out.events.push_back(Event::Finished { file, status, text });
+            out.finished(file, Status::Stored, String::new());
             files.push(file);
         }
         for files in files.chunks(BATCH) {

@@ -13,8 +13,8 @@ use super::source_packs::SourcePacks;
 use super::{Event, Failure, MAX_REPEATS, Outgoing, Violation, block_length};
 use crate::hash;
 use crate::wire::{
-    Block, Done, End, EndStatus, Entry, FileKind, Frame, Nack, PACKED, Removal, Status, Unreadable,
-    Want, Window,
+    Block, Done, End, EndStatus, Entry, FileKind, Frame, Nack, PACKED, Remark, Removal, Status,
+    Unreadable, Want, Window,
 };
 
 #[derive(Debug)]
@@ -128,6 +128,13 @@ impl SourceEngine {
     #[must_use]
     pub fn ordered(mut self) -> Self {
         self.ordered = true;
+        self
+    }
+
+    /// Both ends keep extended attributes.
+    #[must_use]
+    pub fn with_attributes(mut self) -> Self {
+        self.out.attributes.agree();
         self
     }
 
@@ -252,6 +259,11 @@ impl SourceEngine {
                     .extend(removed.entries.into_iter().map(event));
                 Ok(())
             }
+            Frame::Remark(Remark { text }) => {
+                self.out.attributes.take_remark()?;
+                self.out.events.push_back(Event::Remark { text });
+                Ok(())
+            }
             Frame::Ping => Ok(()),
             Frame::Finish if self.finish_sent => {
                 self.finished = true;
@@ -270,6 +282,7 @@ impl SourceEngine {
             | Frame::Streams(_)
             | Frame::Left(_)
             | Frame::Abort(_)
+            | Frame::Attributes(_)
             | Frame::KeyShare(_) => Err(Violation::Unexpected(frame.kind())),
         }
     }
@@ -365,20 +378,14 @@ impl SourceEngine {
             self.out
                 .jobs
                 .push_back(SourceJob::Forget { files: vec![file] });
-            let Done { status, text, .. } = done;
-            self.out
-                .events
-                .push_back(Event::Finished { file, status, text });
+            self.out.finished(file, done.status, done.text);
             return Ok(());
         }
         let sending = self.files.remove(&file).ok_or(Violation::File(file))?;
         self.forget(&sending.old);
         self.ready.retain(|it| *it != file);
         self.out.jobs.push_back(SourceJob::Close { file });
-        let Done { status, text, .. } = done;
-        self.out
-            .events
-            .push_back(Event::Finished { file, status, text });
+        self.out.finished(file, done.status, done.text);
         Ok(())
     }
 

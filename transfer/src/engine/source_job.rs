@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::attributes::OutgoingAttributes;
 use super::{Event, Failure};
 use crate::delta::Index;
-use crate::wire::{Entry, Frame};
+use crate::wire::{Entry, Frame, Status};
 
 /// Work for the source's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,4 +170,21 @@ pub(super) struct SourceOut {
     pub(super) jobs: VecDeque<SourceJob>,
     pub(super) outgoing: VecDeque<Frame>,
     pub(super) events: VecDeque<Event>,
+    pub(super) attributes: OutgoingAttributes,
+}
+
+impl SourceOut {
+    /// An entry is finished.
+    pub(super) fn finished(&mut self, file: u32, status: Status, text: String) {
+        self.attributes.release(file);
+        self.events
+            .push_back(Event::Finished { file, status, text });
+    }
+
+    /// An entry begins: its attributes leave, which it has not any more.
+    pub(super) fn offered(&mut self, file: u32, entry: &mut Entry) {
+        self.attributes.send(file, entry, &mut self.outgoing);
+        let entry = entry.clone();
+        self.events.push_back(Event::Offered { file, entry });
+    }
 }

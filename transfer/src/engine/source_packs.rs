@@ -106,10 +106,11 @@ impl SourcePacks {
         };
         let mut octets = HEADER + 4;
         while self.listed.len() < MAX_LISTED
-            && let Some(entry) = self.found.pop_front()
+            && let Some(mut entry) = self.found.pop_front()
         {
             let is_directory = entry.kind == FileKind::Directory;
-            if !self.is_listed(&entry) || is_directory && (busy || self.others > 0) {
+            let waits = is_directory && (busy || self.others > 0);
+            if !self.is_listed(&entry) || waits || !out.attributes.has_room(&entry) {
                 self.found.push_front(entry);
                 break;
             }
@@ -128,10 +129,7 @@ impl SourcePacks {
             self.listed.insert(next, listed);
             self.others += usize::from(!is_directory);
             self.unanswered += 1;
-            out.events.push_back(Event::Offered {
-                file: next,
-                entry: entry.clone(),
-            });
+            out.offered(next, &mut entry);
             list.entries.push(entry);
             next = next.wrapping_add(1);
         }
@@ -163,13 +161,14 @@ impl SourcePacks {
                 Answer::Stored => Status::Stored,
                 Answer::Present => Status::Present,
             };
-            if status == Status::Stored && listed.kind == FileKind::File {
+            // Only its attributes were others.
+            let is_stored = status == Status::Stored && !out.attributes.is_agreed();
+            if is_stored && listed.kind == FileKind::File {
                 return Err(Violation::Unexpected(15));
             }
             self.remove(file);
             files.push(file);
-            let text = String::new();
-            out.events.push_back(Event::Finished { file, status, text });
+            out.finished(file, status, String::new());
         }
         if !files.is_empty() {
             out.jobs.push_back(SourceJob::Forget { files });
@@ -190,8 +189,7 @@ impl SourcePacks {
             let octets = u64::from(listed.size);
             self.remove(file);
             out.events.push_back(Event::Placed { file, octets });
-            let (status, text) = (Status::Stored, String::new());
-            out.events.push_back(Event::Finished { file, status, text });
+            out.finished(file, Status::Stored, String::new());
         }
         let files = stored.files.clone();
         out.jobs.push_back(SourceJob::Forget { files });

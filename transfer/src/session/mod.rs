@@ -44,6 +44,14 @@ pub trait Source: Send + Sync {
     /// Closes the file.
     fn close(&self, file: u32);
 
+    /// Whether entries can have extended attributes. Default no.
+    fn has_attributes(&self) -> bool {
+        false
+    }
+
+    /// Both ends keep extended attributes: entries are to have them from now on. Called before the first is found.
+    fn keep_attributes(&self) {}
+
     /// The means to send short files packed, many to a block; without it each is offered by itself.
     fn packer(&self) -> Option<&dyn Packer> {
         None
@@ -109,6 +117,16 @@ pub trait Sink: Send + Sync {
     /// Closes the file without a name. With `keep`, noted blocks are kept for a later session.
     fn abandon(&self, file: u32, keep: bool);
 
+    /// Whether extended attributes of entries are kept. Default no.
+    fn has_attributes(&self) -> bool {
+        false
+    }
+
+    /// A text for people of both ends that is due, once: what could not be kept, though no file failed.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// Removes entries beneath the target that did not come, once all that did are finished. Called once, where [`Options::prune`] says so.
     fn prune(&self) -> Vec<Removal> {
         Vec::new()
@@ -161,6 +179,8 @@ pub struct Options {
     pub prune: bool,
     /// Of a file that changed, octets that the sink's old copy has are not sent, where both ends say so. Both read all of it for that. Default no.
     pub deltas: bool,
+    /// Extended attributes of the namespace `user.` are kept, where both ends say so, and source and sink have them. Default yes.
+    pub attributes: bool,
     /// Octets of blocks are encrypted, whether or not the peer asks for it, on connections with a [`Secret`](crate::Secret) only. Default no.
     pub encrypt: bool,
 }
@@ -174,6 +194,7 @@ impl Default for Options {
             token: [0; 16],
             prune: false,
             deltas: false,
+            attributes: true,
             encrypt: false,
         }
     }

@@ -40,15 +40,19 @@ pub fn send(
     control: &Control,
     on_event: &mut dyn FnMut(&Event),
 ) -> Result<Summary, Error> {
-    let packs = source.packer().is_some();
+    let means = Means {
+        packs: source.packer().is_some(),
+        attributes: options.attributes && source.has_attributes(),
+    };
     let ordered = connection.is_ordered();
-    let mut session = Session::begin(connection, (Role::Source, packs), options, control)?;
+    let mut session = Session::begin(connection, (Role::Source, means), options, control)?;
     let Agreed {
         block,
         packs,
         deltas,
+        attributes,
         protection,
-    } = session.handshake(options, packs)?;
+    } = session.handshake(options, means)?;
     let pool = Pool::new(block, options.slots, protection)?;
     session.attach(&pool)?;
     let mut engine = SourceEngine::new(block, options.slots, packs);
@@ -60,6 +64,10 @@ pub fn send(
     }
     if deltas {
         engine = engine.with_deltas();
+    }
+    if attributes {
+        source.keep_attributes();
+        engine = engine.with_attributes();
     }
     let engine = Box::new(engine);
     let work = Arc::new(move |job, scratch: &mut Vec<u8>| read(&*source, &pool, job, scratch));
@@ -81,15 +89,19 @@ pub fn receive(
     control: &Control,
     on_event: &mut dyn FnMut(&Event),
 ) -> Result<Summary, Error> {
-    let packs = sink.unpacker().is_some();
+    let means = Means {
+        packs: sink.unpacker().is_some(),
+        attributes: options.attributes && sink.has_attributes(),
+    };
     let ordered = connection.is_ordered();
-    let mut session = Session::begin(connection, (Role::Sink, packs), options, control)?;
+    let mut session = Session::begin(connection, (Role::Sink, means), options, control)?;
     let Agreed {
         block,
         packs,
         deltas,
+        attributes,
         protection,
-    } = session.handshake(options, packs)?;
+    } = session.handshake(options, means)?;
     let pool = session.create_pool((block, options.slots), protection)?;
     let window = session.attach(&pool)?;
     let mut engine = SinkEngine::new(block, window, packs);
@@ -102,16 +114,25 @@ pub fn receive(
     if deltas {
         engine = engine.with_deltas();
     }
+    if attributes {
+        engine = engine.with_attributes();
+    }
     let engine = Box::new(engine);
+    let remarks = Arc::clone(&sink);
     let work =
         Arc::new(move |job, scratch: &mut Vec<u8>| write(&*sink, &pool, block, job, scratch));
     let waker = control.wake.waker();
     let workers = Workers::start(options.threads, &waker, &work)?;
-    let mut side = Side::Sink { engine, workers };
+    let mut side = Side::Sink {
+        engine,
+        workers,
+        sink: remarks,
+    };
     let done = session.run(&mut side, on_event);
     if let Side::Sink {
         engine,
         mut workers,
+        ..
     } = side
     {
         workers.stop();
@@ -131,12 +152,20 @@ fn engine_leftovers(mut engine: SinkEngine, workers: &Workers<SinkJob, SinkDone>
     engine.abandon()
 }
 
+/// Means of an end's source or sink.
+#[derive(Clone, Copy)]
+struct Means {
+    packs: bool,
+    attributes: bool,
+}
+
 /// Means that both ends have.
 struct Agreed {
     /// Length of blocks.
     block: u32,
     packs: bool,
     deltas: bool,
+    attributes: bool,
     /// Keys of blocks, where they are encrypted.
     protection: Option<Arc<BlockProtection>>,
 }
@@ -172,7 +201,7 @@ impl<'a> Session<'a> {
     )]
     fn begin(
         connection: Connection,
-        (role, packs): (Role, bool),
+        (role, means): (Role, Means),
         options: &Options,
         control: &'a Control,
     ) -> Result<Self, Error> {
@@ -196,11 +225,12 @@ impl<'a> Session<'a> {
         let several = !matches!(connection.joins, Joins::None);
         let hello = Hello {
             role,
-            packs,
+            packs: means.packs,
             streams: several,
             joins: false,
             deltas: options.deltas,
             encrypts: options.encrypt,
+            attributes: means.attributes,
             receives: RECEIVES,
             block,
             token: options.token,
@@ -244,7 +274,7 @@ impl<'a> Session<'a> {
     }
 
     /// Exchanges HELLOs.
-    fn handshake(&mut self, options: &Options, packs: bool) -> Result<Agreed, Error> {
+    fn handshake(&mut self, options: &Options, means: Means) -> Result<Agreed, Error> {
         let done = self.await_hello();
         let agreed = done.and_then(|hello| {
             self.streams.greet(0, hello.receives)?;
@@ -257,7 +287,8 @@ impl<'a> Session<'a> {
             let encrypts = options.encrypt || hello.encrypts;
             Ok(Agreed {
                 block: hello.block.min(options.block),
-                packs: packs && hello.packs,
+                packs: means.packs && hello.packs,
+                attributes: means.attributes && hello.attributes,
                 deltas: options.deltas && hello.deltas,
                 protection: self.protection.clone().filter(|_| encrypts),
             })
@@ -598,7 +629,7 @@ impl<'a> Session<'a> {
                 },
                 Event::Removed { status, .. } if status.is_good() => summary.removed += 1,
                 Event::Removed { .. } => summary.failed += 1,
-                Event::Offered { .. } | Event::Limited(_) => {}
+                Event::Offered { .. } | Event::Remark { .. } | Event::Limited(_) => {}
             }
             on_event(&event);
         }

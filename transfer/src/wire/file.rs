@@ -8,7 +8,7 @@
 //! ```
 
 use super::octets::{Reader, cut};
-use super::{Malformed, NAME_LIMIT};
+use super::{Attributes, Malformed, NAME_LIMIT};
 
 /// Kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +59,8 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// Target of a link; else empty.
     pub target: Vec<u8>,
+    /// Extended attributes, which go before the entry in frames of their own; `None` where not both ends keep them.
+    pub attributes: Option<Attributes>,
 }
 
 /// A file that the source has.
@@ -98,6 +100,7 @@ impl Offer {
             identity,
             name,
             target,
+            attributes: None,
         };
         Ok(Self { file, entry })
     }

@@ -4,6 +4,7 @@
 //! octet 0 "DG" | 2 version | 3 protected 1 bit, kind 7 bits | 4..8 length of the body | 8..12 taken
 //! ```
 
+mod attributes;
 mod block;
 mod delta;
 mod file;
@@ -14,6 +15,10 @@ mod pack;
 mod request;
 mod session;
 
+pub use attributes::{
+    ATTRIBUTE_NAME_LIMIT, ATTRIBUTES_LIMIT, Attribute, Attributes, AttributesPart, NAMESPACE,
+    Remark, VALUE_LIMIT,
+};
 pub use block::{Ack, Block, Level, Nack};
 pub use delta::{Part, SIGNATURES_LIMIT, Signature, Signatures};
 pub use file::{Done, End, EndStatus, Entry, FileKind, Offer, Status, Want};
@@ -78,6 +83,9 @@ pub enum Malformed {
     /// It was changed, or protected with another key.
     #[error("a protected frame that is not authentic")]
     NotAuthentic,
+    /// Extended attributes that are out of order, over a limit or of a namespace that is not taken.
+    #[error("extended attributes out of order, over a limit, or not of the namespace user")]
+    Attributes,
     /// A field has a value that has no meaning.
     #[error("a frame of kind {kind} has {field} {value}")]
     Value {
@@ -188,6 +196,10 @@ pub enum Frame {
     Signatures(Signatures),
     /// Before the session: agreement on keys.
     KeyShare(KeyShare),
+    /// Extended attributes of an entry that follows.
+    Attributes(AttributesPart),
+    /// For people of both ends.
+    Remark(Remark),
 }
 
 impl Frame {
@@ -219,6 +231,8 @@ impl Frame {
             Self::Left(_) => 22,
             Self::Signatures(_) => 23,
             Self::KeyShare(_) => 24,
+            Self::Attributes(_) => 25,
+            Self::Remark(_) => 26,
         }
     }
 
@@ -248,6 +262,8 @@ impl Frame {
             Self::Left(it) => it.emit(&mut out),
             Self::Signatures(it) => it.emit(&mut out),
             Self::KeyShare(it) => it.emit(&mut out),
+            Self::Attributes(it) => it.emit(&mut out),
+            Self::Remark(it) => it.emit(&mut out),
             Self::Finish | Self::Ping | Self::Prune => {}
         }
         let length = u32::try_from(out.len() - HEADER).unwrap_or(u32::MAX);
@@ -292,6 +308,8 @@ impl Frame {
             22 => Self::Left(Left::parse(&mut reader)?),
             23 => Self::Signatures(Signatures::parse(&mut reader)?),
             24 => Self::KeyShare(KeyShare::parse(&mut reader)?),
+            25 => Self::Attributes(AttributesPart::parse(&mut reader)?),
+            26 => Self::Remark(Remark::parse(&mut reader)),
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;

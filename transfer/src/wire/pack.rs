@@ -59,6 +59,7 @@ impl List {
                 identity: [0; 16],
                 name: reader.octets(name)?.to_vec(),
                 target: reader.octets(target)?.to_vec(),
+                attributes: None,
             });
         }
         Ok(Self { first, entries })

@@ -30,6 +30,8 @@ const JOINS: u8 = 4;
 const DELTAS: u8 = 8;
 /// Blocks are to be encrypted.
 const ENCRYPTS: u8 = 16;
+/// Ability: ATTRIBUTES and REMARK.
+const ATTRIBUTES: u8 = 32;
 
 /// First frame of each end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub struct Hello {
     pub deltas: bool,
     /// Octets of blocks are to be encrypted, whether or not the peer wants it: the fifth bit.
     pub encrypts: bool,
+    /// Entries may have extended attributes: the sixth bit.
+    pub attributes: bool,
     /// Frames that the sender can take at a time.
     pub receives: u16,
     /// Longest block in octets, a power of two; that of the session is the smaller of both.
@@ -71,6 +75,7 @@ impl Hello {
             joins: abilities & JOINS != 0,
             deltas: abilities & DELTAS != 0,
             encrypts: abilities & ENCRYPTS != 0,
+            attributes: abilities & ATTRIBUTES != 0,
             receives: reader.u16()?,
             block: reader.u32()?,
             token: reader.array()?,
@@ -86,6 +91,7 @@ impl Hello {
         let abilities = flag(self.packs, PACKS) | flag(self.streams, STREAMS);
         let abilities = abilities | flag(self.joins, JOINS) | flag(self.deltas, DELTAS);
         let abilities = abilities | flag(self.encrypts, ENCRYPTS);
+        let abilities = abilities | flag(self.attributes, ATTRIBUTES);
         out.extend([role, abilities]);
         out.extend(self.receives.to_be_bytes());
         out.extend(self.block.to_be_bytes());

@@ -27,6 +27,7 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
         identity: [0x11; 16],
         name: name.as_bytes().to_vec(),
         target: Vec::new(),
+        attributes: None,
     };
     let offset = 1 << 20;
     let length = 1 << 20;
@@ -41,6 +42,7 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
                 joins: false,
                 deltas: false,
                 encrypts: false,
+                attributes: false,
                 receives: 128,
                 block: 1 << 20,
                 token: [0xab; 16],
@@ -217,6 +219,18 @@ fn frames() -> Vec<(&'static str, u32, Frame)> {
             }),
         ),
         (
+            "ATTRIBUTES",
+            3,
+            Frame::Attributes(attributes().parts(3).swap_remove(0)),
+        ),
+        (
+            "REMARK",
+            3,
+            Frame::Remark(Remark {
+                text: "none".into(),
+            }),
+        ),
+        (
             "ABORT",
             8,
             Frame::Abort(Abort {
@@ -246,6 +260,15 @@ fn the_examples_of_the_specification_are_these_frames() {
     assert_eq!(examples.len(), frames.len());
 }
 
+fn attributes() -> Attributes {
+    let attribute = |name: &[u8], value: &[u8]| Attribute {
+        name: name.to_vec(),
+        value: value.to_vec(),
+    };
+    let all = vec![attribute(b"user.a", b"1"), attribute(b"user.b", b"")];
+    Attributes::new(all).unwrap()
+}
+
 fn listed(name: &[u8], size: u64, target: &[u8]) -> Entry {
     Entry {
         kind: if target.is_empty() {
@@ -259,6 +282,7 @@ fn listed(name: &[u8], size: u64, target: &[u8]) -> Entry {
         identity: [0; 16],
         name: name.to_vec(),
         target: target.to_vec(),
+        attributes: None,
     }
 }
 
@@ -295,7 +319,7 @@ fn other_versions_and_lengths_are_refused() {
 
 proptest! {
     #[test]
-    fn any_body_is_a_frame_or_an_error(kind in 0_u8..27, body in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_body_is_a_frame_or_an_error(kind in 0_u8..29, body in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(frame) = Frame::parse(kind, &body) {
             // A text that is not UTF-8 and reserved octets may change, once.
             let emitted = frame.emit(0);
@@ -304,7 +328,7 @@ proptest! {
     }
 
     #[test]
-    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..24) {
+    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..26) {
         let (_, _, frame) = frames().swap_remove(which);
         let body = frame.emit(0)[HEADER..].to_vec();
         let cut = &body[..at.min(body.len())];

@@ -6,6 +6,7 @@
     reason = "tests wait for other processes, with deadlines"
 )]
 
+mod attributes;
 mod common;
 mod deltas;
 mod moves;

@@ -316,6 +316,7 @@ fn frames_behind_a_share_and_recorded_sessions_are_refused() {
         joins: false,
         deltas: false,
         encrypts: false,
+        attributes: false,
         receives: 128,
         block: 1 << 16,
         token: small().token,

@@ -51,6 +51,7 @@ impl Source for Made {
             identity: [1; 16],
             name: self.name.to_vec(),
             target: Vec::new(),
+            attributes: None,
         })
     }
 
@@ -113,6 +114,7 @@ fn greet(address: SocketAddr, token: [u8; 16]) -> TcpStream {
         joins: false,
         deltas: false,
         encrypts: false,
+        attributes: false,
         role: Role::Source,
         receives: 128,
         block: 1024,

@@ -17,7 +17,7 @@ use dgiwarp_mz::{
 use dgiwarp_transfer::disk::TreeSinkOptions;
 use dgiwarp_transfer::{Options, Request};
 use dgiwarp_transfer_cli::{
-    Carriage, EncryptArg, Failed, Output, Show, Sizes, StreamsArg, Writing,
+    Carriage, EncryptArg, Failed, Output, Show, Sizes, StreamsArg, Writing, XattrsArg,
 };
 
 const PROGRAM: Program = Program {
@@ -263,6 +263,8 @@ struct Common {
     #[arg(long)]
     delta: bool,
     #[command(flatten)]
+    xattrs: XattrsArg,
+    #[command(flatten)]
     encrypt: EncryptArg,
     #[command(flatten)]
     streams: StreamsArg,
@@ -445,6 +447,7 @@ fn carriage(common: &Common) -> Carriage {
         tcp: common.tcp,
         options: Options {
             deltas: common.delta,
+            attributes: !common.xattrs.no_xattrs,
             ..common.sizes.options()
         },
         streams: common.streams.streams,

@@ -5,7 +5,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 
 pub(crate) use dgiwarp_transfer_cli::testing::{
-    SOON, fail, listing, listing_with_left, make_tree, names, octets, run, succeed, wait,
+    SOON, attributes, fail, listing, listing_with_left, make_tree, names, octets, run,
+    set_attribute, succeed, wait,
 };
 
 pub(crate) fn mz(arguments: &[&str]) -> Command {

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use dgiwarp_mz::Code;
 
 use crate::common::{
-    Listener, SOON, fail, listing, listing_with_left, mz, names, octets, run, succeed, wait,
+    Listener, SOON, attributes, fail, listing, listing_with_left, mz, names, octets, run,
+    set_attribute, succeed, wait,
 };
 
 #[test]
@@ -239,6 +240,8 @@ fn a_large_file_goes_on_after_kill_9() {
     let here = tempfile::tempdir().unwrap();
     let file = here.path().join("file");
     fs::write(&file, octets(7, 300 << 20)).unwrap();
+    // Where there are none, it goes without.
+    let _ = set_attribute(&file, "user.a", b"1");
     let there = tempfile::tempdir().unwrap();
     let folder = there.path().to_str().unwrap();
     let receive = ["recv", folder, "--no-sync"];
@@ -261,6 +264,7 @@ fn a_large_file_goes_on_after_kill_9() {
     assert!(receiver.ended().0.success());
     assert!(whole || said.contains("from an earlier run"), "{said}");
     assert!(fs::read(there.path().join("file")).unwrap() == fs::read(&file).unwrap());
+    assert_eq!(attributes(there.path()), attributes(here.path()));
     assert_eq!(names(there.path()).len(), 1);
 }
 

@@ -11,7 +11,9 @@ use clap::{Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
 use dgiwarp_rftp::client::{Copy, Place, Scheme, Tls, Url, run, shell};
 use dgiwarp_transfer::Options;
-use dgiwarp_transfer_cli::{Carriage, Encryption, Failed, Output, Sizes, StreamsArg, Writing};
+use dgiwarp_transfer_cli::{
+    Carriage, Encryption, Failed, Output, Sizes, StreamsArg, Writing, XattrsArg,
+};
 
 const PROGRAM: Program = Program {
     examples: &[
@@ -96,6 +98,8 @@ struct How {
     /// Of files that changed, send what the receiving end's old copies have not
     #[arg(long)]
     delta: bool,
+    #[command(flatten)]
+    xattrs: XattrsArg,
     /// Time for a reply of the server, and for progress of an FTP server's data connection
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
     timeout: u16,
@@ -156,6 +160,7 @@ fn copy(sources: Vec<Place>, destination: Place, how: &How) -> Result<Copy, Fail
             tcp: how.tcp,
             options: Options {
                 deltas: how.delta,
+                attributes: !how.xattrs.no_xattrs,
                 ..how.sizes.options()
             },
             streams: how.streams.streams,

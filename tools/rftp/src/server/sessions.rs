@@ -223,7 +223,11 @@ impl Client {
         };
         let (server, peer) = (Arc::clone(&self.server), self.peer);
         let mut note = |event: &Event| match event {
-            Event::Finished { text, .. } | Event::Unreadable { text, .. } if !text.is_empty() => {
+            Event::Finished { text, .. }
+            | Event::Unreadable { text, .. }
+            | Event::Remark { text }
+                if !text.is_empty() =>
+            {
                 server.log(Some(peer), text);
             }
             _ => {}

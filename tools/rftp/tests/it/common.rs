@@ -5,7 +5,9 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-pub(crate) use dgiwarp_transfer_cli::testing::{fail, names, octets, output, succeed};
+pub(crate) use dgiwarp_transfer_cli::testing::{
+    attributes, fail, names, octets, output, set_attribute, succeed,
+};
 
 /// A running `rftpd`.
 #[derive(Debug)]

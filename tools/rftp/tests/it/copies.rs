@@ -3,7 +3,10 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use crate::common::{Server, assert_equal, fail, make_tree, names, octets, output, rftp, succeed};
+use crate::common::{
+    Server, assert_equal, attributes, fail, make_tree, names, octets, output, rftp, set_attribute,
+    succeed,
+};
 
 #[test]
 fn a_tree_goes_there_and_comes_back() {
@@ -34,6 +37,37 @@ fn a_tree_goes_there_and_comes_back() {
         assert_eq!(fs::read(back.join("large")).unwrap(), octets(1, 5_000_000));
         fs::remove_dir_all(&back).unwrap();
     }
+}
+
+/// Extended attributes go there, come back, and are part of what is the same; FTP has none.
+#[test]
+fn extended_attributes_go_there_and_come_back() {
+    let here = tempfile::tempdir().unwrap();
+    let tree = here.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    make_tree(&tree);
+    let back = here.path().join("back");
+    if !set_attribute(&tree.join("a/large"), "user.origin", b"here") {
+        let test = "extended_attributes_go_there_and_come_back";
+        return xtask::skips::skip(test, "the file system has no extended attributes");
+    }
+    assert!(set_attribute(&tree.join("a/b/7"), "user.empty", b""));
+    assert!(set_attribute(&tree.join("a/b"), "user.b", b"\0"));
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(root.path(), &["--write"]);
+    let (tree_name, url) = (tree.to_str().unwrap(), server.url(""));
+    let there = root.path().join("tree");
+    succeed(&mut rftp(&["--no-xattrs", tree_name, &url]));
+    assert!(attributes(&there).is_empty());
+    let said = succeed(&mut rftp(&[tree_name, &url]));
+    assert!(said.contains("0 B in"), "{said}");
+    assert_eq!(attributes(&there), attributes(&tree));
+    succeed(&mut rftp(&[&server.url("tree"), back.to_str().unwrap()]));
+    assert_eq!(attributes(&back), attributes(&tree));
+    fs::remove_dir_all(&back).unwrap();
+    succeed(&mut rftp(&[&server.ftp("tree"), back.to_str().unwrap()]));
+    assert_equal(&tree, &back);
+    assert!(attributes(&back).is_empty());
 }
 
 #[test]

@@ -255,6 +255,9 @@ fn any_frame_at_any_time_is_an_error_or_harmless() {
     let violations = |seed| {
         let mut world = World::new(seed, 0);
         let mut run = Run::new(world.packs);
+        if world.attributes {
+            run = run.keep_attributes();
+        }
         let mut errors = 0;
         for _ in 0..2000 {
             if run.step(&mut world).is_err() {
@@ -263,7 +266,7 @@ fn any_frame_at_any_time_is_an_error_or_harmless() {
             if world.rng.random_ratio(1, 50) {
                 let rng = &mut world.rng;
                 let file = rng.random_range(0..8);
-                let frame = match rng.random_range(0..10) {
+                let frame = match rng.random_range(0..11) {
                     0 => Frame::Block(Block {
                         file,
                         slot: rng.random_range(0..2 * SLOTS),
@@ -299,6 +302,11 @@ fn any_frame_at_any_time_is_an_error_or_harmless() {
                         file: PACKED,
                         offset: rng.random_range(0..4),
                         length: 0,
+                    }),
+                    9 => Frame::Attributes(crate::wire::AttributesPart {
+                        file: rng.random_range(0..3) * file,
+                        following: rng.random_range(0..3),
+                        octets: vec![6; rng.random_range(1..20)],
                     }),
                     _ => Frame::End(crate::wire::End {
                         file,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::source_packs::SourcePacks;
-use super::super::{Event, MAX_OPEN, SourceJob, blocks};
+use super::super::{MAX_OPEN, SourceJob, blocks};
 use super::{Old, Prune, Sending, SourceEngine};
 use crate::wire::{FileKind, Frame, Offer};
 
@@ -86,10 +86,10 @@ impl SourceEngine {
         let Some(entry) = &self.held else { return };
         let is_directory = entry.kind == FileKind::Directory;
         let waits = self.files.values().any(|it| it.kind != FileKind::Directory);
-        if is_directory && waits {
+        if is_directory && waits || !self.out.attributes.has_room(entry) {
             return;
         }
-        let Some(entry) = self.held.take() else {
+        let Some(mut entry) = self.held.take() else {
             return;
         };
         let file = self.next_file;
@@ -108,11 +108,7 @@ impl SourceEngine {
             old: Old::default(),
         };
         self.files.insert(file, sending);
-        let offered = entry.clone();
-        self.out.events.push_back(Event::Offered {
-            file,
-            entry: offered,
-        });
+        self.out.offered(file, &mut entry);
         let offer = Frame::Offer(Offer { file, entry });
         self.out.outgoing.push_back(offer);
     }

@@ -74,6 +74,7 @@ impl Session<'_> {
             joins: true,
             deltas: false,
             encrypts: false,
+            attributes: false,
             receives: RECEIVES,
             block: u32::from(number),
             token: self.offering.map_or([0; 16], |it| it.key),

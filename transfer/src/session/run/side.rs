@@ -1,9 +1,9 @@
 //! The engine of an end, and its threads.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::Streams;
-use super::Workers;
+use super::{Sink, Streams, Workers};
 use crate::engine::{
     Limit, SinkDone, SinkEngine, SinkJob, SourceDone, SourceEngine, SourceJob, Violation,
 };
@@ -16,6 +16,8 @@ pub(super) enum Side {
     Sink {
         engine: Box<SinkEngine>,
         workers: Workers<SinkJob, SinkDone>,
+        /// For its remarks.
+        sink: Arc<dyn Sink>,
     },
 }
 
@@ -29,8 +31,16 @@ impl Side {
                     any = true;
                 }
             }
-            Self::Sink { engine, workers } => {
+            Self::Sink {
+                engine,
+                workers,
+                sink,
+            } => {
                 while let Ok(done) = workers.results.try_recv() {
+                    // Before the result: that may finish the session.
+                    if let Some(text) = sink.remark() {
+                        engine.remark(text);
+                    }
                     engine.handle_done(done)?;
                     any = true;
                 }
@@ -46,7 +56,9 @@ impl Side {
                     workers.submit(job);
                 }
             }
-            Self::Sink { engine, workers } => {
+            Self::Sink {
+                engine, workers, ..
+            } => {
                 while let Some(job) = engine.poll_job() {
                     workers.submit(job);
                 }

@@ -301,6 +301,7 @@ fn entry(kind: FileKind, name: &[u8]) -> Entry {
         identity: [0; 16],
         name: name.to_vec(),
         target: Vec::new(),
+        attributes: None,
     }
 }
 
