@@ -57,6 +57,15 @@ impl HotSockets {
         self.entries.get(position)
     }
 
+    /// The hot socket, if there is one alone.
+    #[inline]
+    pub(crate) fn sole(&self) -> Option<&HotSocket> {
+        match &*self.entries {
+            [sole] => Some(sole),
+            _ => None,
+        }
+    }
+
     /// A check found input on a socket: it is hot if an earlier one did lately. The socket that was empty most often makes room, or goes if it was
     /// empty for long, and is returned if it was parked.
     pub(crate) fn found(

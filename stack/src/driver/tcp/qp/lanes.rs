@@ -219,7 +219,7 @@ impl RcShared {
     pub(super) fn receive_from_lane(
         &self,
         next: NextReceive,
-        direct: &mut DirectCompletions,
+        direct: &mut DirectCompletions<'_>,
     ) -> Option<Received> {
         let receive = |inner: &mut RcInner| match self.receive_short(inner, direct) {
             Some(received) => received,
@@ -242,7 +242,7 @@ impl RcShared {
     fn receive_short(
         &self,
         inner: &mut RcInner,
-        direct: &mut DirectCompletions,
+        direct: &mut DirectCompletions<'_>,
     ) -> Option<Received> {
         let link = inner.link.as_mut()?;
         let is_plain = !(link.paused || link.reach.is_some() || link.tcp_close.has_begun())
@@ -290,7 +290,7 @@ impl RcShared {
         &self,
         inner: &mut RcInner,
         mut peeked: usize,
-        direct: &mut DirectCompletions,
+        direct: &mut DirectCompletions<'_>,
     ) -> Option<Received> {
         let Link { engine, pipe, .. } = inner.link.as_mut()?;
         let lanes = pipe.lanes_mut()?;
