@@ -23,8 +23,10 @@ const LONGEST: u32 = 16 << 10;
 const HEADERS: u32 = 64;
 /// Octets that are short on every path: the MULPDU is at least 128.
 const ALWAYS_SHORT: u32 = 128 - HEADERS;
-/// Octets before the payload: ULPDU_Length and the longer of the two headers.
-const BEFORE: usize = bare::LENGTH_LEN + 18;
+/// Octets of the longer of the two headers.
+const HEADER: usize = 18;
+/// Octets before the payload: ULPDU_Length and that header.
+const BEFORE: usize = bare::LENGTH_LEN + HEADER;
 
 /// A work request for a short message whose local memory is in one place, and which waits for none before it.
 #[derive(Debug, Clone, Copy)]
@@ -43,8 +45,8 @@ pub struct ShortWr<'a> {
 
 /// The FPDU of a short message, but for its payload.
 struct Frame {
-    before: [u8; BEFORE],
-    before_len: usize,
+    header: [u8; HEADER],
+    header_len: usize,
     ulpdu_len: usize,
 }
 
@@ -52,23 +54,22 @@ impl Frame {
     #[inline]
     fn of(message: &Message, length: u32) -> Self {
         let (header, header_len) = message.sole_header();
-        let ulpdu_len = header_len + length as usize;
-        let mut before = [0; BEFORE];
-        before[..bare::LENGTH_LEN].copy_from_slice(&bare::length(ulpdu_len));
-        before[bare::LENGTH_LEN..].copy_from_slice(&header);
         Self {
-            before,
-            before_len: bare::LENGTH_LEN + header_len,
-            ulpdu_len,
+            header,
+            header_len,
+            ulpdu_len: header_len + length as usize,
         }
     }
 
     /// The FPDU.
     #[inline]
     fn around<'a>(&self, payload: Piece<'a>) -> Framed<'a, BEFORE> {
+        let mut front = [0; BEFORE];
+        front[..bare::LENGTH_LEN].copy_from_slice(&bare::length(self.ulpdu_len));
+        front[bare::LENGTH_LEN..].copy_from_slice(&self.header);
         Framed {
-            front: self.before,
-            front_len: self.before_len,
+            front,
+            front_len: bare::LENGTH_LEN + self.header_len,
             payload,
             zeroes: bare::behind_len(self.ulpdu_len),
         }
