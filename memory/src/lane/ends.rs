@@ -349,7 +349,7 @@ impl LaneOutput {
     ///
     /// # Errors
     /// [`LaneCorrupt`]; nothing was sent.
-    #[inline]
+    #[inline(always)]
     pub fn write_framed<const FRONT: usize>(
         &mut self,
         framed: &Framed<'_, FRONT>,

@@ -237,12 +237,12 @@ impl Lanes {
     }
 
     /// Sends a payload and the octets around it by the lane, or nothing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send_framed<const FRONT: usize>(&mut self, framed: &Framed<'_, FRONT>) -> bool {
         self.send_if_whole(|output| output.write_framed(framed))
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_if_whole(
         &mut self,
         write: impl FnOnce(&mut LaneOutput) -> Result<Option<usize>, LaneCorrupt>,

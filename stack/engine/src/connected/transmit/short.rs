@@ -76,6 +76,12 @@ impl Frame {
     }
 }
 
+/// Hands over an FPDU, apart from the code of messages that are handed over as they are posted.
+#[inline(never)]
+fn send_apart(sink: &mut impl StreamSink, framed: &Framed<'_, BEFORE>) -> bool {
+    sink.send_framed(framed)
+}
+
 impl RcEngine {
     /// Whether messages may leave without all that [`make_fpdus`](Self::make_fpdus) and [`transmitted`](Self::transmitted) care for: nothing else is to
     /// leave but acknowledgements, no time is waited for, and acknowledgements are in memory. No short message changes that.
@@ -147,19 +153,8 @@ impl RcEngine {
             return None;
         }
         let message = self.short_message(wr.work, length, wr.solicited)?;
-        let frame = Frame::of(&message, length);
-        let is_taken = match wr.data {
-            ShortData::Inline(octets) => sink.send_framed(&frame.around(Piece::Bytes(octets))),
-            ShortData::Sge(sge) => {
-                let view = tables.mrs.view_local();
-                let slice = view.resident(self.config.pd, sge)?;
-                sink.send_framed(&frame.around(Piece::Region(slice)))
-            }
-        };
-        if !is_taken {
-            return None;
-        }
-        let extent = self.note_short(&message, frame.ulpdu_len, wr.signaled);
+        let ulpdu_len = self.hand_over(&message, wr.data, length, tables, sink)?;
+        let extent = self.note_short(&message, ulpdu_len, wr.signaled);
         let written = if let RcWork::Write { stag, start, .. } = wr.work {
             Some((stag, start))
         } else {
@@ -175,6 +170,29 @@ impl RcEngine {
         Some(())
     }
 
+    /// Hands a message over from where its local memory lies. Returns the octets of its ULPDU if it was taken.
+    #[inline(always)]
+    fn hand_over(
+        &self,
+        message: &Message,
+        data: ShortData<'_>,
+        length: u32,
+        tables: Tables<'_>,
+        sink: &mut impl StreamSink,
+    ) -> Option<usize> {
+        let frame = Frame::of(message, length);
+        let view;
+        let payload = match data {
+            ShortData::Inline(octets) => Piece::Bytes(octets),
+            ShortData::Sge(sge) => {
+                view = tables.mrs.view_local();
+                Piece::Region(view.resident(self.config.pd, sge)?)
+            }
+        };
+        sink.send_framed(&frame.around(payload))
+            .then_some(frame.ulpdu_len)
+    }
+
     /// Hands over the next message. `None` if it is another one, there is no room, or its memory is not as it should be.
     #[inline]
     fn send_one_short(&mut self, tables: Tables<'_>, sink: &mut impl StreamSink) -> Option<()> {
@@ -186,7 +204,7 @@ impl RcEngine {
         let message = self.short_message(work, length, wqe.solicited)?;
         let frame = Frame::of(&message, length);
         let is_taken = match &wqe.data {
-            RcData::Inline(octets) => sink.send_framed(&frame.around(Piece::Bytes(octets))),
+            RcData::Inline(octets) => send_apart(sink, &frame.around(Piece::Bytes(octets))),
             RcData::Sges(sges) => {
                 let view = tables.mrs.view_local();
                 let mut gathered: Gathered<&Registration> = Gathered::default();
@@ -197,8 +215,8 @@ impl RcEngine {
                 let mut parts: ArrayVec<Piece<'_>, MAX_SGE> = ArrayVec::new();
                 gathered.for_each(0, length, |slice| parts.push(Piece::Region(slice)));
                 match *parts {
-                    [] => sink.send_framed(&frame.around(Piece::Bytes(&[]))),
-                    [part] => sink.send_framed(&frame.around(part)),
+                    [] => send_apart(sink, &frame.around(Piece::Bytes(&[]))),
+                    [part] => send_apart(sink, &frame.around(part)),
                     _ => {
                         let frame = frame.around(Piece::Bytes(&[]));
                         let [before, _, behind] = frame.pieces();
