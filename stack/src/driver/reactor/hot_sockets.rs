@@ -156,6 +156,14 @@ impl HotSockets {
         another_is_warmer.then(|| self.entries.swap_remove(position))
     }
 
+    /// Notes that the only hot socket was empty: it stays one.
+    #[inline]
+    pub(crate) fn miss_sole(&mut self) {
+        if let Some(hot) = self.entries.first_mut() {
+            hot.misses = hot.misses.saturating_add(1);
+        }
+    }
+
     /// Forgets all sockets. None may be parked.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();

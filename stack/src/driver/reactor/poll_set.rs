@@ -361,6 +361,13 @@ impl PollSet {
             }
             return true;
         }
+        if matches!(first, None | Some(Received::Nothing)) {
+            if by != By::Background && sole.counts_polls() {
+                sole.member.polled_in_vain();
+            }
+            hot.miss_sole();
+            return false;
+        }
         self.receive_bursts(poller, by, next, direct, Some(Begun(first)))
     }
 
