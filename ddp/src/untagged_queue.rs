@@ -1,8 +1,8 @@
 //! Receiving end of an untagged queue (RFC 5041 §5.2, §7.1) over a lower layer that keeps the order.
 
 use crate::error::UntaggedError;
-use crate::wire::UntaggedHeader;
-use crate::{MessageOffset, Msn};
+use crate::wire::{Control, UntaggedHeader, untagged};
+use crate::{MessageOffset, Msn, QueueNumber};
 
 /// The receiving end of one untagged queue. Segments arrive in order, so one MSN and one MO are valid at a time.
 ///
@@ -63,6 +63,21 @@ impl UntaggedQueue {
             start: self.placed,
             last: header.control.last,
         })
+    }
+
+    /// Whether the octets of a header have the number of this `queue`, and the MSN and MO that [`check`](Self::check) passes.
+    #[inline]
+    #[must_use]
+    pub fn is_next(&self, queue: QueueNumber, header: &[u8; untagged::LEN]) -> bool {
+        let expected = UntaggedHeader {
+            control: Control::new(false, true),
+            rsvd_ulp: 0,
+            rsvd_ulp_word: 0,
+            queue_number: queue,
+            msn: self.msn,
+            message_offset: MessageOffset::new(self.placed),
+        };
+        header[untagged::PLACE] == expected.emit()[untagged::PLACE]
     }
 
     /// Counts a message of one segment as placed, which is [checked](Self::check).

@@ -21,14 +21,16 @@ pub fn enter_background() {
 
 /// Places the octets of received messages with `place`. In a [background thread](enter_background), pages that a program has unmapped without a deregistration take nothing, and the
 /// process goes on: hardware writes to the pinned pages then, which nobody sees. UCX unmaps its receive buffers before it destroys the queue pair.
-#[inline]
+#[inline(always)]
 pub fn guard<R>(place: impl FnOnce() -> R) -> R {
-    if !IN_BACKGROUND.get() {
-        return place();
+    let guards = IN_BACKGROUND.get();
+    if guards {
+        GUARDS.set(true);
     }
-    GUARDS.set(true);
     let result = place();
-    GUARDS.set(false);
+    if guards {
+        GUARDS.set(false);
+    }
     result
 }
 

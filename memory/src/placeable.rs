@@ -31,6 +31,7 @@ impl Placeable for Vec<u8> {
 }
 
 impl Placeable for RegionSlice<'_> {
+    #[inline]
     fn place(&self, offset: usize, to: &RegionSlice<'_>) {
         let from = self.subslice(offset, to.len());
         to.place_region(&from.expect("the caller stays inside the payload"));

@@ -293,7 +293,45 @@ impl<'a> RegionSlice<'a> {
         atomic::fence(Ordering::Release);
         let word = u64::from_ne_bytes(*tail);
         // SAFETY: the last 8 bytes of the slice start at `head.len()`.
-        let last = unsafe { self.ptr.add(head.len()) }.cast::<u64>();
+        self.place_last(unsafe { self.ptr.add(head.len()) }.cast(), word);
+    }
+
+    /// Copies the first `N` bytes, each loaded once. `None` if there are fewer.
+    #[inline]
+    #[must_use]
+    pub fn first_chunk<const N: usize>(&self) -> Option<[u8; N]> {
+        let mut chunk = [0; N];
+        self.subslice(0, N).ok()?.copy_to(&mut chunk);
+        Some(chunk)
+    }
+
+    /// Writes the octets of another slice, which may be of a region that another process writes, in the order of
+    /// [`place`](Self::place). Each octet is loaded once.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    #[inline(always)]
+    pub fn place_region(&self, src: &RegionSlice<'_>) {
+        assert_eq!(src.len, self.len, "placement covers its slice exactly");
+        let is_plain = !(self.on_demand || src.on_demand || on_demand::guards());
+        let Some(head) = self.len.checked_sub(size_of::<u64>()).filter(|_| is_plain) else {
+            return self.place_region_apart(src);
+        };
+        // SAFETY: `head` bytes are inside both slices; `ptr::copy` allows that they overlap.
+        unsafe { ptr::copy(src.ptr.as_ptr(), self.ptr.as_ptr(), head) };
+        // SAFETY: the last 8 bytes of the slice start at `head`.
+        let from = unsafe { src.ptr.add(head) }.cast::<u64>();
+        // SAFETY: inside the region; alignment is not asked for.
+        let word = unsafe { from.read_unaligned() };
+        atomic::fence(Ordering::Release);
+        // SAFETY: as the last bytes of the other slice.
+        self.place_last(unsafe { self.ptr.add(head) }.cast(), word);
+    }
+
+    /// Writes the last 8 bytes of the slice, which begin at `last`, at once if they are aligned.
+    #[inline]
+    fn place_last(&self, last: NonNull<u64>, word: u64) {
+        debug_assert!(last.addr().get() + size_of::<u64>() == self.ptr.addr().get() + self.len);
         if last.is_aligned() {
             // SAFETY: aligned, inside the region, and never accessed through a reference.
             unsafe { AtomicU64::from_ptr(last.as_ptr()) }.store(word, Ordering::Release);
@@ -303,13 +341,9 @@ impl<'a> RegionSlice<'a> {
         }
     }
 
-    /// Writes the octets of another slice, which may be of a region that another process writes, in the order of
-    /// [`place`](Self::place). Each octet is loaded once.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn place_region(&self, src: &RegionSlice<'_>) {
-        assert_eq!(src.len, self.len, "placement covers its slice exactly");
+    /// As [`place_region`](Self::place_region), of few bytes, or where an access to either slice may fail.
+    #[inline(never)]
+    fn place_region_apart(&self, src: &RegionSlice<'_>) {
         if on_demand::guards()
             && !src.on_demand
             && on_demand::write_from(self.ptr, src.as_ptr(), src.len)

@@ -4,6 +4,8 @@
 //! octet 0 control | 1..6 RsvdULP | 6..10 QN | 10..14 MSN | 14..18 MO
 //! ```
 
+use std::ops::Range;
+
 use dgiwarp_codec::{Truncated, split_header};
 
 use super::Control;
@@ -11,6 +13,8 @@ use crate::{MessageOffset, Msn, QueueNumber};
 
 /// Length in octets.
 pub const LEN: usize = 18;
+/// Octets of QN, MSN and MO.
+pub const PLACE: Range<usize> = 6..LEN;
 
 /// An untagged header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

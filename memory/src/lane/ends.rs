@@ -66,6 +66,17 @@ impl Memory {
     /// `len` octets at a place, if the ring has them in one piece.
     #[inline]
     fn unbroken(&self, place: Place, len: usize) -> Option<Room<'_>> {
+        let (to, room) = self.until_end(place);
+        (len <= room).then_some(Room {
+            to,
+            left: len,
+            memory: PhantomData,
+        })
+    }
+
+    /// The octet at a place, and how many the ring has from it on to its end.
+    #[inline]
+    fn until_end(&self, place: Place) -> (NonNull<u8>, usize) {
         assert!(
             place.size <= 1 << self.ring_sizes.most,
             "the ring in use is no longer than its memory"
@@ -75,12 +86,8 @@ impl Memory {
             (place.position & (place.size - 1)) as usize,
             place.size as usize,
         );
-        (len <= size - at).then(|| Room {
-            // SAFETY: `at` is inside the ring.
-            to: unsafe { self.ring.add(at) },
-            left: len,
-            memory: PhantomData,
-        })
+        // SAFETY: `at` is inside the ring.
+        (unsafe { self.ring.add(at) }, size - at)
     }
 
     /// Writes pieces one behind the other.
@@ -342,7 +349,7 @@ impl LaneOutput {
     ///
     /// # Errors
     /// [`LaneCorrupt`]; nothing was sent.
-    #[inline]
+    #[inline(always)]
     pub fn write_framed<const FRONT: usize>(
         &mut self,
         framed: &Framed<'_, FRONT>,
@@ -474,8 +481,11 @@ impl LaneInput {
     }
 
     /// Octets that are in the lane.
+    ///
+    /// # Errors
+    /// [`LaneCorrupt`].
     #[inline]
-    pub(super) fn available(&mut self) -> Result<usize, LaneCorrupt> {
+    pub fn available(&mut self) -> Result<usize, LaneCorrupt> {
         let available = self.consumer.available(self.memory.words())?;
         Ok(usize::try_from(available).unwrap_or(usize::MAX))
     }
@@ -510,6 +520,20 @@ impl LaneInput {
             found += 1;
         });
         slices
+    }
+
+    /// The first octets that are [available](Self::available), up to the end of the ring, where they lie until they are [released](Self::release).
+    #[inline]
+    #[must_use]
+    pub fn front(&self) -> RegionSlice<'_> {
+        let place = Place {
+            position: self.consumer.tail(),
+            size: self.consumer.size(),
+        };
+        let (first, room) = self.memory.until_end(place);
+        let known = usize::try_from(self.consumer.known()).unwrap_or(usize::MAX);
+        // SAFETY: so many octets of the ring, which no reference reaches, and whose mapping is held longer than `self` is borrowed.
+        unsafe { RegionSlice::from_raw(first, known.min(room)) }
     }
 
     /// Copies octets that are in the lane, behind the first `at` of them, which stay there.

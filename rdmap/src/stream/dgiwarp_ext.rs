@@ -458,10 +458,16 @@ impl DgiwarpExt {
     /// Messages that are placed and to be acknowledged by a notice, to a peer that wants acknowledgements.
     #[must_use]
     pub fn pending_acks(&self) -> u64 {
-        if self.reports_in_memory && self.peer_request.is_none() && self.peer_requests_acks() {
+        if self.acknowledges_in_memory() {
             return 0;
         }
         self.unacknowledged()
+    }
+
+    /// Whether messages that are placed are acknowledged in memory alone, as long as the peer [requests](Self::is_ack_requested) no notice.
+    #[must_use]
+    pub fn acknowledges_in_memory(&self) -> bool {
+        self.reports_in_memory && self.peer_request.is_none() && self.peer_requests_acks()
     }
 
     /// Messages that are placed and that no notice has acknowledged, to a peer that wants acknowledgements.

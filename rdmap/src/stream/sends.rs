@@ -2,7 +2,7 @@
 
 use dgiwarp_codec::Payload;
 use dgiwarp_ddp::error::UntaggedError;
-use dgiwarp_ddp::wire::{Control, UntaggedHeader};
+use dgiwarp_ddp::wire::{Control, UntaggedHeader, untagged};
 use dgiwarp_ddp::{ExpectedSegment, QueueNumber, STag, UntaggedQueue};
 
 use super::{Delivered, DgiwarpExt, Peer, StreamError, Ulp};
@@ -93,17 +93,16 @@ impl<R> Default for Sends<R> {
 }
 
 impl<R> Sends<R> {
-    /// The ULPDU as all of a Send without Invalidate, if it is and comes next.
+    /// Whether a ULPDU with this header is all of a Send without Invalidate that comes next: then, whether it raises a solicited event.
     #[inline]
-    pub(super) fn sole<'a>(&self, ulpdu: &'a [u8]) -> Option<SoleSend<'a>> {
-        let (header, payload) = UntaggedHeader::parse(ulpdu).ok()?;
-        let solicited = header.rsvd_ulp == Opcode::SendSolicited.emit();
-        let is_sole = header.control == Control::new(false, true)
-            && (solicited || header.rsvd_ulp == Opcode::Send.emit())
-            && header.queue_number == QueueNumber::SEND
-            && self.arriving.is_none()
-            && self.queue.check(&header).is_ok();
-        is_sole.then_some(SoleSend { payload, solicited })
+    pub(super) fn sole(&self, header: &[u8; untagged::LEN]) -> Option<bool> {
+        let [control, opcode, ..] = *header;
+        let solicited = opcode == Opcode::SendSolicited.emit();
+        let is_sole = Control::parse(control) == Control::new(false, true)
+            && (solicited || opcode == Opcode::Send.emit())
+            && self.queue.is_next(QueueNumber::SEND, header)
+            && self.arriving.is_none();
+        is_sole.then_some(solicited)
     }
 
     /// The message of [`sole`](Self::sole) is placed.

@@ -128,10 +128,19 @@ impl<R, Q: Copy> Stream<R, Q> {
     #[inline]
     #[must_use]
     pub fn sole_send<'a>(&self, ulpdu: &'a [u8]) -> Option<SoleSend<'a>> {
+        let (header, payload) = ulpdu.split_first_chunk()?;
+        let solicited = self.sole_send_header(header)?;
+        Some(SoleSend { payload, solicited })
+    }
+
+    /// As [`sole_send`](Self::sole_send), of the header alone. Returns whether the message raises a solicited event.
+    #[inline]
+    #[must_use]
+    pub fn sole_send_header(&self, header: &[u8; untagged::LEN]) -> Option<bool> {
         if self.ended || self.dgiwarp_ext.has_immediate() {
             return None;
         }
-        self.sends.sole(ulpdu)
+        self.sends.sole(header)
     }
 
     /// The Send of [`sole_send`](Self::sole_send) is placed in a receive, all of it.

@@ -10,6 +10,16 @@ pub trait CompletionSink {
     fn sent(&mut self, wc: Wc);
     /// Completion of a receive or a record.
     fn received(&mut self, wc: Wc);
+    /// As [`received`](Self::received), of the completion that `make` returns, which may be made where it goes.
+    #[inline]
+    fn received_as(&mut self, make: impl FnOnce() -> Wc) {
+        self.received(make());
+    }
+    /// As [`sent`](Self::sent), of the successful completion that `make` returns, which may be made where it goes.
+    #[inline]
+    fn sent_as(&mut self, make: impl FnOnce() -> Wc) {
+        self.sent(make());
+    }
     /// Report of a segment of a record. Returns whether there was room for it.
     fn segment(&mut self, wc: Wc) -> bool;
     /// A work request left the send queue, with or without a completion.

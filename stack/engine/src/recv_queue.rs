@@ -184,6 +184,15 @@ impl RecvQueue {
         }
     }
 
+    /// As [`complete`](Self::complete), with the successful completion that `make` returns.
+    #[inline(always)]
+    pub fn complete_as(&self, make: impl FnOnce() -> Wc, completions: &mut impl CompletionSink) {
+        match &self.sink {
+            None => completions.received_as(make),
+            Some(sink) => sink.received(make()),
+        }
+    }
+
     /// Receives that may be posted at a time; none where a queue pair receives nothing, or by XRC only.
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -296,7 +305,7 @@ impl RecvQueue {
     }
 
     /// The head of the queue, for a stream that takes several receives while nobody else takes or posts one.
-    #[inline]
+    #[inline(always)]
     pub fn lock_head(&self) -> LockedHead<'_> {
         LockedHead {
             queue: self,
@@ -305,7 +314,7 @@ impl RecvQueue {
     }
 
     /// Receives were taken.
-    #[inline]
+    #[inline(always)]
     fn taken(&self, mut posted: MutexGuard<'_, Posted>, completions: &mut impl CompletionSink) {
         let below = posted.is_below_limit();
         drop(posted);
@@ -391,17 +400,29 @@ impl LockedHead<'_> {
     /// Takes the receive at the head, if `length` octets fit it and `place`, called with its elements, puts them there. Returns its `wr_id`.
     #[inline]
     pub fn take_placed(&mut self, length: u32, place: impl FnOnce(&[Sge]) -> bool) -> Option<u64> {
-        let head = self.posted.receives.front()?;
-        if head.length < length || !place(&head.sges) {
+        let (wr_id, sges) = self.head(length)?;
+        if !place(sges) {
             return None;
         }
-        let wr_id = head.wr_id;
-        drop(self.posted.receives.pop_front());
+        self.take_head();
         Some(wr_id)
     }
 
+    /// The `wr_id` and the elements of the receive at the head, if `length` octets fit it.
+    #[inline(always)]
+    pub fn head(&self, length: u32) -> Option<(u64, &[Sge])> {
+        let head = self.posted.receives.front()?;
+        (head.length >= length).then_some((head.wr_id, &head.sges))
+    }
+
+    /// Takes the receive at the head.
+    #[inline(always)]
+    pub fn take_head(&mut self) {
+        drop(self.posted.receives.pop_front());
+    }
+
     /// Lets others use the queue. Raises the event of [`arm_limit`](RecvQueue::arm_limit).
-    #[inline]
+    #[inline(always)]
     pub fn unlock(self, completions: &mut impl CompletionSink) {
         self.queue.taken(self.posted, completions);
     }

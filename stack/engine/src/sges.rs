@@ -212,7 +212,7 @@ pub(super) fn gather(
 }
 
 /// Place of `length` octets in one element, if they fit it and its pages do not come on demand.
-#[inline]
+#[inline(always)]
 fn sole_sink<'v>(
     view: &'v LocalView<'_>,
     pd: PdId,
@@ -222,17 +222,24 @@ fn sole_sink<'v>(
     let ([sge], Ok(length)) = (sges, u32::try_from(length)) else {
         return None;
     };
-    let slice = view.resident_sink(pd, Sge { length, ..*sge });
-    slice.filter(|_| length <= sge.length)
+    if length > sge.length {
+        return None;
+    }
+    view.resident_sink(pd, Sge { length, ..*sge })
 }
 
 /// Places octets in one element, if they fit it and its pages do not come on demand. Returns whether they did.
-#[inline]
-pub(super) fn place_in_one(view: &LocalView<'_>, pd: PdId, sges: &[Sge], octets: &[u8]) -> bool {
+#[inline(always)]
+pub(super) fn place_in_one<P: Placeable + ?Sized>(
+    view: &LocalView<'_>,
+    pd: PdId,
+    sges: &[Sge],
+    octets: &P,
+) -> bool {
     let Some(slice) = sole_sink(view, pd, sges, octets.len()) else {
         return false;
     };
-    dgiwarp_memory::guard(|| slice.place(octets));
+    dgiwarp_memory::guard(|| octets.place(0, &slice));
     true
 }
 

@@ -147,7 +147,7 @@ impl CompletionQueue {
     }
 
     #[inline]
-    fn progress_with(&self, direct: &mut DirectCompletions) -> Option<bool> {
+    fn progress_with(&self, direct: &mut DirectCompletions<'_>) -> Option<bool> {
         match self.linked.get() {
             None => self.poll_set.progress_with(By::Poller, direct),
             Some(_) => self.progress_at_all(By::Poller, direct),
@@ -155,7 +155,11 @@ impl CompletionQueue {
     }
 
     /// Makes progress at all sources, those without members left out.
-    pub(super) fn progress_at_all(&self, by: By, direct: &mut DirectCompletions) -> Option<bool> {
+    pub(super) fn progress_at_all(
+        &self,
+        by: By,
+        direct: &mut DirectCompletions<'_>,
+    ) -> Option<bool> {
         let mut got = self.progress_own(by, direct);
         if let Some(linked) = self.linked.get() {
             for set in linked.read().iter().filter_map(Weak::upgrade) {
@@ -166,7 +170,7 @@ impl CompletionQueue {
     }
 
     /// Progress at the set of this queue; without members there is none to make.
-    pub(super) fn progress_own(&self, by: By, direct: &mut DirectCompletions) -> Option<bool> {
+    pub(super) fn progress_own(&self, by: By, direct: &mut DirectCompletions<'_>) -> Option<bool> {
         if self.poll_set.is_in_use() {
             self.poll_set.progress_with(by, direct)
         } else {
@@ -236,16 +240,22 @@ impl CompletionQueue {
         true
     }
 
-    /// Gives a completion to the thread that polls this queue, or adds it.
-    #[inline]
-    pub(crate) fn push_direct(&self, wc: Wc, direct: &mut DirectCompletions) {
+    /// Whether a completion may go to the thread that polls this queue, past the ring.
+    #[inline(always)]
+    pub(crate) fn gives_directly(&self, direct: &DirectCompletions<'_>) -> bool {
         // Behind those of the ring, and with an event or a wakeup where one is due.
         let is_plain = !self.has_completions()
             && !self.armed.load(Ordering::Acquire)
             && !self.stamped.load(Ordering::Relaxed)
             && !self.watches.are_armed();
-        if is_plain && direct.are_free_for(self.id) {
-            direct.put(wc);
+        is_plain && direct.are_free_for(self.id)
+    }
+
+    /// Gives a completion to the thread that polls this queue, or adds it.
+    #[cfg(test)]
+    fn push_direct(&self, wc: Wc, direct: &mut DirectCompletions<'_>) {
+        if self.gives_directly(direct) {
+            direct.put(|| wc);
         } else {
             self.push(wc);
         }
@@ -289,12 +299,18 @@ impl CompletionQueue {
     /// Moves completions to the front of `out`, as [`poll_each`](Self::poll_each) finds them. Returns how many.
     #[inline]
     pub(crate) fn poll(&self, out: &mut [Wc]) -> Result<usize, CqError> {
-        let mut slots = out.iter_mut();
-        self.poll_each(slots.len(), |wc| {
-            if let Some(slot) = slots.next() {
-                *slot = *wc;
-            }
-        })
+        if self.has_completions() {
+            return self.take_waiting(out.len(), moves_to(out));
+        }
+        let mut direct = DirectCompletions::in_slots(self.id, out);
+        if !direct.are_full() {
+            self.progress_with(&mut direct);
+        }
+        let first = direct.count();
+        if self.has_completions() {
+            return self.take_behind(first, out.len() - first, moves_to(&mut out[first..]));
+        }
+        Ok(first)
     }
 
     /// Takes completions, at most so many, and calls `each` with every one, which must not use the queue. Where there are none, receives first. Returns
@@ -305,23 +321,24 @@ impl CompletionQueue {
         most: usize,
         mut each: impl FnMut(&Wc),
     ) -> Result<usize, CqError> {
-        let lay_there = self.has_completions();
-        if !lay_there {
-            let mut direct = DirectCompletions::of(self.id, most);
-            if most > 0 {
-                self.progress_with(&mut direct);
-            }
-            let first = direct.taken();
-            if first.is_empty() {
-                return if self.has_completions() {
-                    self.take(most, each)
-                } else {
-                    Ok(0)
-                };
-            }
-            first.iter().for_each(&mut each);
-            return Ok(first.len() + self.take_more(most - first.len(), each));
+        if self.has_completions() {
+            return self.take_waiting(most, each);
         }
+        let mut direct = DirectCompletions::of(self.id, most);
+        if most > 0 {
+            self.progress_with(&mut direct);
+        }
+        let first = direct.count();
+        direct.taken().iter().for_each(&mut each);
+        if self.has_completions() {
+            return self.take_behind(first, most - first, each);
+        }
+        Ok(first)
+    }
+
+    /// Takes completions that the ring had when it was polled, and receives too in some of such polls.
+    #[inline(never)]
+    fn take_waiting(&self, most: usize, each: impl FnMut(&Wc)) -> Result<usize, CqError> {
         let count = self.take(most, each)?;
         let polls = match count {
             // Another thread took them.
@@ -334,14 +351,21 @@ impl CompletionQueue {
         Ok(count)
     }
 
-    /// Takes completions that the ring has behind one that did not pass through it. An overrun is for the next poll.
-    #[inline]
-    fn take_more(&self, most: usize, each: impl FnMut(&Wc)) -> usize {
-        if most > 0 && self.has_completions() {
-            self.take(most, each).unwrap_or(0)
-        } else {
-            0
+    /// Takes completions that the ring has behind the `first` ones, which did not pass through it. If there were such, an overrun is for the next poll.
+    #[inline(never)]
+    fn take_behind(
+        &self,
+        first: usize,
+        most: usize,
+        each: impl FnMut(&Wc),
+    ) -> Result<usize, CqError> {
+        if first == 0 {
+            return self.take(most, each);
         }
+        if most == 0 {
+            return Ok(first);
+        }
+        Ok(first + self.take(most, each).unwrap_or(0))
     }
 
     /// How often a program has polled, found something or not.
@@ -425,6 +449,17 @@ impl CompletionQueue {
     }
 }
 
+/// Moves completions to the slots of `out`, in order.
+#[inline]
+fn moves_to(out: &mut [Wc]) -> impl FnMut(&Wc) {
+    let mut slots = out.iter_mut();
+    move |wc| {
+        if let Some(slot) = slots.next() {
+            *slot = *wc;
+        }
+    }
+}
+
 /// The outcome of progress at two sources: something, nothing, or `None` where another thread is at work.
 pub(super) fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
     match (one, other) {
@@ -492,19 +527,37 @@ mod tests {
     #[test]
     fn completions_pass_by_the_ring_in_order_as_far_as_they_are_wanted() {
         let rnic = Rnic::open(Config::default()).unwrap();
-        for (wanted, places) in [(0, 0), (2, 2), (usize::MAX, 16)] {
+        for (wanted, places, in_slots) in [
+            (0, 0, false),
+            (2, 2, false),
+            (usize::MAX, 16, false),
+            (0, 0, true),
+            (2, 2, true),
+            (20, 16, true),
+        ] {
             let cq = rnic.create_cq(32).unwrap().shared;
-            let mut direct = DirectCompletions::of(cq.id(), wanted);
+            let mut slots = [Wc::default(); 20];
+            let mut direct = if in_slots {
+                DirectCompletions::in_slots(cq.id(), &mut slots[..wanted])
+            } else {
+                DirectCompletions::of(cq.id(), wanted)
+            };
             for wr_id in 0..20 {
                 let wc = Wc::new(wr_id, crate::WcOpcode::Recv, 1);
                 cq.push_direct(wc, &mut direct);
             }
             let mut in_ring = [Wc::default(); 32];
             let found = cq.poll(&mut in_ring).unwrap();
-            let taken = direct.taken();
-            assert_eq!((taken.len(), found), (places, 20 - places));
+            let taken = direct.taken().to_vec();
+            assert_eq!(
+                (taken.len(), direct.count(), found),
+                (places, places, 20 - places)
+            );
             let ids = taken.iter().chain(&in_ring[..found]).map(|wc| wc.wr_id);
             assert!(ids.eq(0..20), "{wanted} are wanted");
+            if in_slots {
+                assert_eq!(taken, slots[..places]);
+            }
         }
     }
 

@@ -178,16 +178,16 @@ impl<S: QpState> QpCore<S> {
     }
 
     #[inline]
-    pub(crate) fn completions(&self) -> Completions<'_, S::Wqe> {
+    pub(crate) fn completions(&self) -> Completions<'_, 'static, S::Wqe> {
         self.completions_to(None)
     }
 
     /// As [`completions`](Self::completions); one may go to `direct`.
     #[inline]
-    pub(crate) fn completions_to<'a>(
+    pub(crate) fn completions_to<'a, 'd>(
         &'a self,
-        direct: Option<&'a mut DirectCompletions>,
-    ) -> Completions<'a, S::Wqe> {
+        direct: Option<&'a mut DirectCompletions<'d>>,
+    ) -> Completions<'a, 'd, S::Wqe> {
         Completions {
             direct,
             send_cq: &self.send_cq,

@@ -213,17 +213,17 @@ fn take<W, I: Iterator<Item = Result<W, PostError>> + ?Sized>(
 }
 
 /// Sends completions to the queues of a QP.
-pub(crate) struct Completions<'a, W> {
+pub(crate) struct Completions<'a, 'd, W> {
     pub(crate) send_cq: &'a CompletionQueue,
     pub(crate) recv_cq: &'a CompletionQueue,
     pub(crate) posting: &'a Posting<W>,
     /// Place of the thread that polls.
-    pub(crate) direct: Option<&'a mut DirectCompletions>,
+    pub(crate) direct: Option<&'a mut DirectCompletions<'d>>,
     /// Error state of a connected QP: set before a completion with an error is visible.
     pub(crate) over: Option<&'a AtomicBool>,
 }
 
-impl<W> Completions<'_, W> {
+impl<W> Completions<'_, '_, W> {
     #[inline]
     fn note_state(&self, wc: &Wc) {
         if let Some(over) = self.over
@@ -235,26 +235,45 @@ impl<W> Completions<'_, W> {
 
     #[inline]
     fn complete(&mut self, cq: &CompletionQueue, wc: Wc) {
+        self.complete_as(cq, || wc);
+    }
+
+    /// Completes with the completion that `make` returns: in the place of the thread that polls, or by the queue.
+    #[inline(always)]
+    fn complete_as(&mut self, cq: &CompletionQueue, make: impl FnOnce() -> Wc) {
         match &mut self.direct {
-            Some(direct) => cq.push_direct(wc, direct),
-            None => {
-                cq.push(wc);
-            }
+            Some(direct) if cq.gives_directly(direct) => direct.put(make),
+            Some(_) | None => push_apart(cq, make()),
         }
     }
 }
 
-impl<W> CompletionSink for Completions<'_, W> {
+#[inline(never)]
+fn push_apart(cq: &CompletionQueue, wc: Wc) {
+    cq.push(wc);
+}
+
+impl<W> CompletionSink for Completions<'_, '_, W> {
     #[inline]
     fn sent(&mut self, wc: Wc) {
         self.note_state(&wc);
         self.complete(self.send_cq, wc);
     }
 
-    #[inline]
+    #[inline(always)]
     fn received(&mut self, wc: Wc) {
         self.note_state(&wc);
         self.complete(self.recv_cq, wc);
+    }
+
+    #[inline(always)]
+    fn sent_as(&mut self, make: impl FnOnce() -> Wc) {
+        self.complete_as(self.send_cq, make);
+    }
+
+    #[inline(always)]
+    fn received_as(&mut self, make: impl FnOnce() -> Wc) {
+        self.complete_as(self.recv_cq, make);
     }
 
     fn segment(&mut self, wc: Wc) -> bool {

@@ -57,6 +57,15 @@ impl HotSockets {
         self.entries.get(position)
     }
 
+    /// The hot socket, if there is one alone.
+    #[inline]
+    pub(crate) fn sole(&self) -> Option<&HotSocket> {
+        match &*self.entries {
+            [sole] => Some(sole),
+            _ => None,
+        }
+    }
+
     /// A check found input on a socket: it is hot if an earlier one did lately. The socket that was empty most often makes room, or goes if it was
     /// empty for long, and is returned if it was parked.
     pub(crate) fn found(
@@ -145,6 +154,14 @@ impl HotSockets {
         }
         let another_is_warmer = self.entries.iter().any(|other| other.misses < misses / 2);
         another_is_warmer.then(|| self.entries.swap_remove(position))
+    }
+
+    /// Notes that the only hot socket was empty: it stays one.
+    #[inline]
+    pub(crate) fn miss_sole(&mut self) {
+        if let Some(hot) = self.entries.first_mut() {
+            hot.misses = hot.misses.saturating_add(1);
+        }
     }
 
     /// Forgets all sockets. None may be parked.

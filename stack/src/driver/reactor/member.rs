@@ -85,7 +85,7 @@ pub(crate) trait Member: Debug + Send + Sync {
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         next: NextReceive,
-        _direct: &mut DirectCompletions,
+        _direct: &mut DirectCompletions<'_>,
     ) -> Option<Received> {
         self.receive(socket, buffer, next)
     }

@@ -49,6 +49,10 @@ struct Entry {
     generation: u32,
 }
 
+/// The result of a receive that began a burst.
+#[derive(Debug, Clone, Copy)]
+struct Begun(Option<Received>);
+
 /// The state of the thread that polls.
 #[derive(Debug)]
 struct Poller {
@@ -272,16 +276,13 @@ impl PollSet {
 
     /// As [`progress`](Self::progress); a completion may go to `direct`.
     #[inline]
-    pub(crate) fn progress_with(&self, by: By, direct: &mut DirectCompletions) -> Option<bool> {
+    pub(crate) fn progress_with(&self, by: By, direct: &mut DirectCompletions<'_>) -> Option<bool> {
         let mut poller = self.poller.try_lock()?;
         if by != By::Background {
             self.arming.polled();
         }
-        if self.unsent.any() {
-            self.flush_unsent();
-        }
-        if self.changed.any() {
-            self.take_changes(&mut poller);
+        if self.unsent.any() || self.changed.any() {
+            self.catch_up(&mut poller);
         }
         let next = self.next_receive(by);
         let mut got = self.receive_hot(&mut poller, by, next, direct);
@@ -328,13 +329,57 @@ impl PollSet {
         }
     }
 
+    /// Does what was left to the next poll.
+    #[cold]
+    fn catch_up(&self, poller: &mut Poller) {
+        if self.unsent.any() {
+            self.flush_unsent();
+        }
+        if self.changed.any() {
+            self.take_changes(poller);
+        }
+    }
+
+    /// Receives on the hot sockets. Returns whether something was received.
     #[inline]
     fn receive_hot(
         &self,
         poller: &mut Poller,
         by: By,
         next: NextReceive,
-        direct: &mut DirectCompletions,
+        direct: &mut DirectCompletions<'_>,
+    ) -> bool {
+        let Poller { hot, buffer, .. } = poller;
+        let Some(sole) = hot.sole() else {
+            return self.receive_bursts(poller, by, next, direct, None);
+        };
+        let first = (sole.member).receive_hot(sole.socket, buffer, next, direct);
+        // The usual case: the burst is over.
+        if first == Some(Received::Something) && direct.are_taken() {
+            if hot.hit(0) {
+                self.park_unless_watched(poller, 0);
+            }
+            return true;
+        }
+        if matches!(first, None | Some(Received::Nothing)) {
+            if by != By::Background && sole.counts_polls() {
+                sole.member.polled_in_vain();
+            }
+            hot.miss_sole();
+            return false;
+        }
+        self.receive_bursts(poller, by, next, direct, Some(Begun(first)))
+    }
+
+    /// As [`receive_hot`](Self::receive_hot), in bursts, of which the first may have `begun`.
+    #[inline(never)]
+    fn receive_bursts(
+        &self,
+        poller: &mut Poller,
+        by: By,
+        next: NextReceive,
+        direct: &mut DirectCompletions<'_>,
+        mut begun: Option<Begun>,
     ) -> bool {
         let mut got = false;
         let count = poller.hot.len();
@@ -350,11 +395,12 @@ impl PollSet {
                 hot.socket,
                 &mut poller.buffer,
                 next,
+                begun.take(),
             );
             if received == Received::Something {
                 got = true;
-                if poller.hot.hit(position) && self.nobody_sleeps() {
-                    self.park(poller, position);
+                if poller.hot.hit(position) {
+                    self.park_unless_watched(poller, position);
                 }
                 position += 1;
             } else {
@@ -373,22 +419,24 @@ impl PollSet {
         got
     }
 
-    /// Receives on a socket, one that is tried on every poll if `direct` is some, until it is empty, a completion is there, or its turn is over. Returns the best
-    /// of all.
+    /// Receives on a socket, one that is tried on every poll if `direct` is some, until it is empty, a completion is there, or its turn is over. Its
+    /// first receive may have `begun` it. Returns the best of all.
     #[inline(always)]
     fn receive_burst(
         &self,
         member: &dyn Member,
-        mut direct: Option<&mut DirectCompletions>,
+        mut direct: Option<&mut DirectCompletions<'_>>,
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         mut next: NextReceive,
+        mut begun: Option<Begun>,
     ) -> Received {
         let (mut got, mut held) = (Received::Nothing, false);
         for _ in 0..BURST {
-            let received = match &mut direct {
-                Some(direct) => member.receive_hot(socket, buffer, next, direct),
-                None => member.receive(socket, buffer, next),
+            let received = match (begun.take(), &mut direct) {
+                (Some(Begun(first)), _) => first,
+                (None, Some(direct)) => member.receive_hot(socket, buffer, next, direct),
+                (None, None) => member.receive(socket, buffer, next),
             };
             match received {
                 None | Some(Received::Nothing) => break,
@@ -418,6 +466,7 @@ impl PollSet {
 
     /// Finds sockets with data among all, receives from them and makes those hot that it finds again. Returns whether something was received,
     /// or `None` if there is something that could not be received now.
+    #[inline(never)]
     fn look(&self, poller: &mut Poller, next: NextReceive) -> Option<bool> {
         let _guard = NoCancellation::begin();
         let mut events = [EpollEvent::empty(); EVENTS];
@@ -457,7 +506,7 @@ impl PollSet {
             } else {
                 NextReceive::Unknown
             };
-            match self.receive_burst(&*member, None, socket, &mut poller.buffer, next) {
+            match self.receive_burst(&*member, None, socket, &mut poller.buffer, next, None) {
                 Received::Nothing => left = true,
                 Received::Bells => {}
                 Received::Something | Received::Held | Received::Everything => {
@@ -489,6 +538,14 @@ impl PollSet {
     /// Whether nobody, now or until an event of a completion channel, sleeps on the epoll set.
     fn nobody_sleeps(&self) -> bool {
         !self.arming.is_on() && !self.has_sleepers() && self.awaited.load(Ordering::SeqCst) == 0
+    }
+
+    /// [Parks](Self::park) a busy socket, unless somebody sleeps.
+    #[cold]
+    fn park_unless_watched(&self, poller: &mut Poller, position: usize) {
+        if self.nobody_sleeps() {
+            self.park(poller, position);
+        }
     }
 
     /// Takes a busy socket out of the epoll set: it is tried on every poll, and its place in the set would cost

@@ -4,7 +4,7 @@ use std::io;
 
 use dgiwarp_engine::connected::Taken;
 use dgiwarp_memory::lane::{LaneCorrupt, LaneOutput, LanePart};
-use dgiwarp_memory::{Framed, Piece};
+use dgiwarp_memory::{Framed, Piece, RegionSlice};
 
 use crate::QpCounters;
 use crate::driver::same_host::ends::LaneEnds;
@@ -15,7 +15,7 @@ use crate::driver::tcp::one_sided::{Copied, OneSided};
 /// Bells that one call takes from TCP. An honest peer has two under way, and more only while both directions are busy.
 const BELLS: usize = 64;
 /// Octets that are peeked for short messages.
-const SHORT: usize = 1024;
+pub(super) const SHORT: usize = 1024;
 /// Octets of ULPDU_Length and the longest header.
 const FRONT: usize = 20;
 /// Changes of the carrier, and looks at the lane, of one call. An honest peer's words need no more.
@@ -237,12 +237,12 @@ impl Lanes {
     }
 
     /// Sends a payload and the octets around it by the lane, or nothing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send_framed<const FRONT: usize>(&mut self, framed: &Framed<'_, FRONT>) -> bool {
         self.send_if_whole(|output| output.write_framed(framed))
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_if_whole(
         &mut self,
         write: impl FnOnce(&mut LaneOutput) -> Result<Option<usize>, LaneCorrupt>,
@@ -280,6 +280,22 @@ impl Lanes {
     #[inline]
     pub(crate) fn report_placed(&self, messages: u64) {
         self.ends.output.report_placed(messages);
+    }
+
+    /// Octets that the lane has. `None` where the stream may not continue with them.
+    #[inline]
+    pub(crate) fn available(&mut self) -> Option<usize> {
+        if self.receives != Receives::Lane {
+            return None;
+        }
+        // A corrupt lane ends the connection when it is read.
+        self.ends.input.available().ok()
+    }
+
+    /// Octets from the first one of those that are [available](Self::available), where they lie.
+    #[inline]
+    pub(crate) fn front(&self) -> RegionSlice<'_> {
+        self.ends.input.front()
     }
 
     /// Peeks octets that the lane has, which stay there until they are [released](Self::release), and returns their number. `None` where the stream may not

@@ -268,7 +268,7 @@ impl StreamSink for Pipe {
             .is_some_and(|lanes| lanes.send_whole(pieces))
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_framed<const FRONT: usize>(&mut self, framed: &Framed<'_, FRONT>) -> bool {
         self.lanes_mut()
             .is_some_and(|lanes| lanes.send_framed(framed))

@@ -548,7 +548,7 @@ impl Member for RdShared {
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         next: NextReceive,
-        _direct: &mut DirectCompletions,
+        _direct: &mut DirectCompletions<'_>,
     ) -> Option<Received> {
         let _guard = NoCancellation::begin();
         if !self.has_lanes(socket) {

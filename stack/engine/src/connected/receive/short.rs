@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
+use dgiwarp_ddp::wire::untagged;
 use dgiwarp_llp_tcp_mpa::framing::bare;
+use dgiwarp_memory::RegionSlice;
 use dgiwarp_rdmap::stream::{Handled, Peer, SoleSend, carries_message};
 
 use crate::connected::engine::RcEngine;
@@ -26,6 +28,9 @@ pub struct ShortInput {
 
 /// Sends that are received under one lock of the receive queue, at most.
 const BATCH: usize = 16;
+
+/// Octets of an FPDU of a Send before its payload.
+const SOLE_FRONT: usize = bare::LENGTH_LEN + untagged::LEN;
 
 /// An FPDU that has all of a Send.
 struct Sole<'a> {
@@ -57,6 +62,64 @@ impl RcEngine {
             && matches!(self.xrc, Xrc::None)
             && self.config.options.completion == Completion::Placed
             && self.llp.receives_bare()
+    }
+
+    /// Handles a Send of one segment whose receive is one element at the front of `input`, memory that the peer shares: its payload is placed from where it
+    /// lies. Returns the octets of its FPDU, or 0 where the input is for [`handle_short_input`](Self::handle_short_input).
+    #[inline]
+    pub fn handle_sole_send(
+        &mut self,
+        input: &RegionSlice<'_>,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) -> usize {
+        self.receive_sole_send(input, tables, completions)
+            .unwrap_or(0)
+    }
+
+    #[inline]
+    fn receive_sole_send(
+        &mut self,
+        input: &RegionSlice<'_>,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) -> Option<usize> {
+        // The peer may change the octets at any time: the checks are of a copy.
+        let front = input.first_chunk::<SOLE_FRONT>()?;
+        let (length, header) = front.split_first_chunk()?;
+        let ulpdu_len = usize::from(u16::from_be_bytes(*length));
+        let fpdu_len = bare::fpdu_len(ulpdu_len);
+        let payload_len = ulpdu_len.checked_sub(untagged::LEN)?;
+        if fpdu_len > input.len() {
+            return None;
+        }
+        let solicited = self.stream.sole_send_header(header.first_chunk()?)?;
+        let payload = input.subslice(SOLE_FRONT, payload_len).ok()?;
+        let length = u32::try_from(payload_len).ok()?;
+        let queue = tables.recv_queue;
+        let mut receives = queue.lock_head();
+        let view = tables.mrs.view_local();
+        let pd = queue.pd(self.config.pd);
+        let wr_id = match receives.head(length) {
+            Some((wr_id, sges)) if place_in_one(&view, pd, sges, &payload) => {
+                receives.take_head();
+                Some(wr_id)
+            }
+            Some(_) | None => None,
+        };
+        drop(view);
+        receives.unlock(completions);
+        let wr_id = wr_id?;
+        self.stream.placed_sole_send();
+        self.counters.count_received(ulpdu_len);
+        let wc = || Wc {
+            byte_len: length,
+            source: Some(self.config.peer),
+            solicited,
+            ..Wc::new(wr_id, WcOpcode::Recv, self.config.qpn)
+        };
+        queue.complete_as(wc, completions);
+        Some(fpdu_len)
     }
 
     /// Handles Sends and Writes from the front of `octets`, which come from memory that the peer shares, up to the first other FPDU.

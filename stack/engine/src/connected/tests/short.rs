@@ -484,13 +484,23 @@ fn a_message_for_one_element_is_placed_as_any_other() {
 /// A message of a random test: its octets, whether they are inline, signaled, solicited, written to the peer's memory.
 type Drawn = (u16, bool, bool, bool, bool);
 
-/// Carries messages between two ends, posted at once and received where they lie, or both as messages of any carrier. Returns octets of the lane, the memory that
-/// received them, and completions.
+/// Handling of the messages of a random test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// Posted at once, and received where they lie.
+    Short,
+    /// As these, and each Send is placed from where it lies, as far as that goes.
+    Soles,
+    /// As messages of any carrier.
+    Queues,
+}
+
+/// Carries messages between two ends. Returns octets of the lane, the memory that received them, and completions.
 fn carried(
     messages: &[Drawn],
     receives: &[Vec<u16>],
     wrong_key: Option<usize>,
-    fast: bool,
+    by: By,
 ) -> (Vec<u8>, Vec<u8>, [Vec<Wc>; 2], u64, bool) {
     let (mut client, mut server) = unknown_pair();
     client.work(|_, _, _| ());
@@ -549,7 +559,7 @@ fn carried(
             signaled: *signaled,
             solicited: *solicited,
         };
-        post_either(&mut client, &wr, &mut lane, fast);
+        post_either(&mut client, &wr, &mut lane, by != By::Queues);
     }
     let sent = lane.0.clone();
     let tables = Tables {
@@ -558,12 +568,16 @@ fn carried(
     };
     let completed = &mut server.completed;
     let mut taken = 0;
-    if fast {
+    if by == By::Soles {
+        assert!(server.engine.takes_short_input());
+        taken = receive_soles(&mut server.engine, &sent, tables, completed);
+    }
+    if by != By::Queues {
         assert!(server.engine.takes_short_input());
         let input = server
             .engine
-            .handle_short_input(now, &sent, tables, completed);
-        taken = input.octets;
+            .handle_short_input(now, &sent[taken..], tables, completed);
+        taken += input.octets;
     }
     server
         .engine
@@ -583,6 +597,73 @@ fn carried(
     )
 }
 
+/// Receives Sends one by one from memory that both ends share, up to the first that is not taken so. Returns their octets.
+fn receive_soles(
+    engine: &mut CheckedEngine,
+    octets: &[u8],
+    tables: Tables<'_>,
+    completed: &mut RecordingSink,
+) -> usize {
+    let shared = Buffer::zeroed(octets.len().max(1)).unwrap();
+    shared.write(0, octets);
+    let shared = shared.region();
+    let mut taken = 0;
+    loop {
+        let front = shared.slice(taken, octets.len() - taken).unwrap();
+        match engine.handle_sole_send(&front, tables, completed) {
+            0 => return taken,
+            octets => taken += octets,
+        }
+    }
+}
+
+#[test]
+fn a_sole_send_is_taken_once_it_is_whole_and_has_a_receive_of_one_element() {
+    let (mut client, mut server) = unknown_pair();
+    client.work(|_, _, _| ());
+    short_both_ways(&mut client, &mut server);
+    server.completed = RecordingSink::default();
+    let mut lane = Lane::default();
+    assert!(post_octets(&mut client, &mut lane));
+    let fpdu = lane.0.len();
+    let sges = [server.sge(100, 64)];
+    let tables = Tables {
+        mrs: &server.mrs,
+        recv_queue: &server.receives,
+    };
+    let placed = server.engine.placed();
+    let mut receive =
+        |octets: &[u8]| receive_soles(&mut server.engine, octets, tables, &mut server.completed);
+    assert_eq!(receive(&lane.0), 0, "no receive");
+    let post = |wr_id, sges: &[Sge]| server.receives.post(&RecvWr { wr_id, sges }).unwrap();
+    post(1, &[sges[0], sges[0]]);
+    assert_eq!(receive(&lane.0), 0, "two elements");
+    assert!(
+        server
+            .receives
+            .take(0, &mut RecordingSink::default())
+            .is_ok()
+    );
+    post(2, &sges);
+    for len in 0..fpdu {
+        assert_eq!(receive(&lane.0[..len]), 0);
+    }
+    assert_eq!(server.memory.to_vec(100, 10), [0; 10]);
+    lane.0.push(0);
+    assert_eq!(receive(&lane.0), fpdu);
+    assert_eq!(
+        server.memory.to_vec(100, 11),
+        [[5; 10].as_slice(), &[0]].concat()
+    );
+    assert_eq!(server.engine.placed(), placed + 1);
+    let received = server
+        .completed
+        .received
+        .iter()
+        .map(|wc| (wc.wr_id, wc.byte_len));
+    assert_eq!(received.collect::<Vec<_>>(), [(2, 10)]);
+}
+
 proptest! {
     /// Messages that are posted at once and received where they lie are on the lane, in memory and in completions as those that go by the queues.
     #[test]
@@ -591,9 +672,10 @@ proptest! {
         receives in proptest::collection::vec(proptest::collection::vec(0u16..500, 0..4), 0..8),
         wrong_key in proptest::option::weighted(0.2, 0usize..4),
     ) {
-        let fast = carried(&messages, &receives, wrong_key, true);
-        let slow = carried(&messages, &receives, wrong_key, false);
-        prop_assert_eq!(fast, slow);
+        let slow = carried(&messages, &receives, wrong_key, By::Queues);
+        for by in [By::Short, By::Soles] {
+            prop_assert_eq!(carried(&messages, &receives, wrong_key, by), slow.clone());
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 use dgiwarp_ddp::STag;
-use dgiwarp_memory::Placeable;
+use dgiwarp_memory::{Placeable, RegionSlice};
 
 use crate::connected::engine::RcEngine;
 use crate::connected::receive::{DirectFront, DirectInput, ShortInput};
@@ -25,6 +25,8 @@ pub struct CheckedEngine {
     sends_short: bool,
     /// It took short input.
     receives_short: bool,
+    /// The peer found acknowledgements in memory, and had requested none: no notice is pending, however many messages come.
+    acknowledges_in_memory: bool,
 }
 
 impl From<RcEngine> for CheckedEngine {
@@ -33,6 +35,7 @@ impl From<RcEngine> for CheckedEngine {
             engine,
             sends_short: false,
             receives_short: false,
+            acknowledges_in_memory: false,
         }
     }
 }
@@ -65,11 +68,18 @@ impl CheckedEngine {
     const fn void(&mut self) {
         self.sends_short = false;
         self.receives_short = false;
+        self.acknowledges_in_memory = false;
     }
 
+    /// Called where results are there that [`void`](Self::void) would void with its own.
     #[inline]
-    fn has_pending_acks(&self) -> bool {
-        self.engine.stream.dgiwarp_ext().pending_acks() > 0
+    fn has_pending_acks(&mut self) -> bool {
+        if self.acknowledges_in_memory {
+            return false;
+        }
+        let dgiwarp_ext = self.engine.stream.dgiwarp_ext();
+        self.acknowledges_in_memory = dgiwarp_ext.acknowledges_in_memory();
+        dgiwarp_ext.pending_acks() > 0
     }
 
     /// Posts work requests that `next` makes of numbers from 0, at most `most`, and hands their messages to memory that the peer shares, at once, until that
@@ -109,6 +119,17 @@ impl CheckedEngine {
         completions: &mut impl CompletionSink,
     ) -> bool {
         self.engine.acknowledged_in_memory(messages, completions)
+    }
+
+    /// As [`RcEngine::handle_sole_send`].
+    #[inline]
+    pub fn handle_sole_send(
+        &mut self,
+        input: &RegionSlice<'_>,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) -> usize {
+        self.engine.handle_sole_send(input, tables, completions)
     }
 
     /// As [`RcEngine::handle_short_input`].

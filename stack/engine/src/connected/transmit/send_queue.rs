@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use dgiwarp_ddp::{STag, TaggedOffset};
 
-use crate::connected::wqe::{Extent, RcData, RcSendWqe, RcWork, complete_send};
+use crate::connected::wqe::{Extent, RcData, RcSendWqe, RcWork};
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::SgeList;
 use crate::types::{Wc, WcOpcode, WcStatus};
@@ -27,11 +27,15 @@ impl LeftMessage {
             Some(_) => WcOpcode::RdmaWrite,
             None => WcOpcode::Send,
         };
-        let wc = Wc {
+        let wc = || Wc {
             byte_len: self.length,
             ..Wc::new(self.wr_id, opcode, qpn)
         };
-        complete_send(wc, self.signaled, completions);
+        // First: the program may post into the free place as soon as it has the completion.
+        completions.retired();
+        if self.signaled {
+            completions.sent_as(wc);
+        }
     }
 
     /// The work request. Nothing of it leaves again: its memory, and the STag to be invalidated, are not there any more.

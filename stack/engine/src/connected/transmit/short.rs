@@ -23,8 +23,10 @@ const LONGEST: u32 = 16 << 10;
 const HEADERS: u32 = 64;
 /// Octets that are short on every path: the MULPDU is at least 128.
 const ALWAYS_SHORT: u32 = 128 - HEADERS;
-/// Octets before the payload: ULPDU_Length and the longer of the two headers.
-const BEFORE: usize = bare::LENGTH_LEN + 18;
+/// Octets of the longer of the two headers.
+const HEADER: usize = 18;
+/// Octets before the payload: ULPDU_Length and that header.
+const BEFORE: usize = bare::LENGTH_LEN + HEADER;
 
 /// A work request for a short message whose local memory is in one place, and which waits for none before it.
 #[derive(Debug, Clone, Copy)]
@@ -43,8 +45,8 @@ pub struct ShortWr<'a> {
 
 /// The FPDU of a short message, but for its payload.
 struct Frame {
-    before: [u8; BEFORE],
-    before_len: usize,
+    header: [u8; HEADER],
+    header_len: usize,
     ulpdu_len: usize,
 }
 
@@ -52,27 +54,32 @@ impl Frame {
     #[inline]
     fn of(message: &Message, length: u32) -> Self {
         let (header, header_len) = message.sole_header();
-        let ulpdu_len = header_len + length as usize;
-        let mut before = [0; BEFORE];
-        before[..bare::LENGTH_LEN].copy_from_slice(&bare::length(ulpdu_len));
-        before[bare::LENGTH_LEN..].copy_from_slice(&header);
         Self {
-            before,
-            before_len: bare::LENGTH_LEN + header_len,
-            ulpdu_len,
+            header,
+            header_len,
+            ulpdu_len: header_len + length as usize,
         }
     }
 
     /// The FPDU.
     #[inline]
     fn around<'a>(&self, payload: Piece<'a>) -> Framed<'a, BEFORE> {
+        let mut front = [0; BEFORE];
+        front[..bare::LENGTH_LEN].copy_from_slice(&bare::length(self.ulpdu_len));
+        front[bare::LENGTH_LEN..].copy_from_slice(&self.header);
         Framed {
-            front: self.before,
-            front_len: self.before_len,
+            front,
+            front_len: bare::LENGTH_LEN + self.header_len,
             payload,
             zeroes: bare::behind_len(self.ulpdu_len),
         }
     }
+}
+
+/// Hands over an FPDU, apart from the code of messages that are handed over as they are posted.
+#[inline(never)]
+fn send_apart(sink: &mut impl StreamSink, framed: &Framed<'_, BEFORE>) -> bool {
+    sink.send_framed(framed)
 }
 
 impl RcEngine {
@@ -146,19 +153,8 @@ impl RcEngine {
             return None;
         }
         let message = self.short_message(wr.work, length, wr.solicited)?;
-        let frame = Frame::of(&message, length);
-        let is_taken = match wr.data {
-            ShortData::Inline(octets) => sink.send_framed(&frame.around(Piece::Bytes(octets))),
-            ShortData::Sge(sge) => {
-                let view = tables.mrs.view_local();
-                let slice = view.resident(self.config.pd, sge)?;
-                sink.send_framed(&frame.around(Piece::Region(slice)))
-            }
-        };
-        if !is_taken {
-            return None;
-        }
-        let extent = self.note_short(&message, frame.ulpdu_len, wr.signaled);
+        let ulpdu_len = self.hand_over(&message, wr.data, length, tables, sink)?;
+        let extent = self.note_short(&message, ulpdu_len, wr.signaled);
         let written = if let RcWork::Write { stag, start, .. } = wr.work {
             Some((stag, start))
         } else {
@@ -174,6 +170,29 @@ impl RcEngine {
         Some(())
     }
 
+    /// Hands a message over from where its local memory lies. Returns the octets of its ULPDU if it was taken.
+    #[inline(always)]
+    fn hand_over(
+        &self,
+        message: &Message,
+        data: ShortData<'_>,
+        length: u32,
+        tables: Tables<'_>,
+        sink: &mut impl StreamSink,
+    ) -> Option<usize> {
+        let frame = Frame::of(message, length);
+        let view;
+        let payload = match data {
+            ShortData::Inline(octets) => Piece::Bytes(octets),
+            ShortData::Sge(sge) => {
+                view = tables.mrs.view_local();
+                Piece::Region(view.resident(self.config.pd, sge)?)
+            }
+        };
+        sink.send_framed(&frame.around(payload))
+            .then_some(frame.ulpdu_len)
+    }
+
     /// Hands over the next message. `None` if it is another one, there is no room, or its memory is not as it should be.
     #[inline]
     fn send_one_short(&mut self, tables: Tables<'_>, sink: &mut impl StreamSink) -> Option<()> {
@@ -185,7 +204,7 @@ impl RcEngine {
         let message = self.short_message(work, length, wqe.solicited)?;
         let frame = Frame::of(&message, length);
         let is_taken = match &wqe.data {
-            RcData::Inline(octets) => sink.send_framed(&frame.around(Piece::Bytes(octets))),
+            RcData::Inline(octets) => send_apart(sink, &frame.around(Piece::Bytes(octets))),
             RcData::Sges(sges) => {
                 let view = tables.mrs.view_local();
                 let mut gathered: Gathered<&Registration> = Gathered::default();
@@ -196,8 +215,8 @@ impl RcEngine {
                 let mut parts: ArrayVec<Piece<'_>, MAX_SGE> = ArrayVec::new();
                 gathered.for_each(0, length, |slice| parts.push(Piece::Region(slice)));
                 match *parts {
-                    [] => sink.send_framed(&frame.around(Piece::Bytes(&[]))),
-                    [part] => sink.send_framed(&frame.around(part)),
+                    [] => send_apart(sink, &frame.around(Piece::Bytes(&[]))),
+                    [part] => send_apart(sink, &frame.around(part)),
                     _ => {
                         let frame = frame.around(Piece::Bytes(&[]));
                         let [before, _, behind] = frame.pieces();

@@ -10,7 +10,7 @@ use crate::driver::device::clock;
 use crate::driver::reactor::member::{NextReceive, Received};
 use crate::driver::same_host::ends::LaneEnds;
 use crate::driver::same_host::meeting::{Guest, Invited, Refused};
-use crate::driver::tcp::lanes::Lanes;
+use crate::driver::tcp::lanes::{Lanes, SHORT};
 use crate::driver::tcp::pipe::Pipe;
 use crate::driver::tcp::qp::{From, Link, RcInner, RcShared};
 use dgiwarp_engine::connected::{CheckedEngine, DirectFront, DirectInput, RcWork, ShortWr};
@@ -219,7 +219,7 @@ impl RcShared {
     pub(super) fn receive_from_lane(
         &self,
         next: NextReceive,
-        direct: &mut DirectCompletions,
+        direct: &mut DirectCompletions<'_>,
     ) -> Option<Received> {
         let receive = |inner: &mut RcInner| match self.receive_short(inner, direct) {
             Some(received) => received,
@@ -236,13 +236,13 @@ impl RcShared {
         self.receive_once(inner, next, From::Memory)
     }
 
-    /// Receives short messages and acknowledgements from the lane, without all that others need. `None` where the input, or the lack of it, is for
+    /// Receives a short message, and acknowledgements, from the lane, without all that others need. `None` where the input, or the lack of it, is for
     /// [`receive_once`](Self::receive_once).
     #[inline]
     fn receive_short(
         &self,
         inner: &mut RcInner,
-        direct: &mut DirectCompletions,
+        direct: &mut DirectCompletions<'_>,
     ) -> Option<Received> {
         let link = inner.link.as_mut()?;
         let is_plain = !(link.paused || link.reach.is_some() || link.tcp_close.has_begun())
@@ -251,7 +251,7 @@ impl RcShared {
             && link.engine.takes_short_input();
         let Link { engine, pipe, .. } = link;
         let lanes = pipe.lanes_mut().filter(|_| is_plain)?;
-        let len = lanes.peek()?;
+        let available = lanes.available()?;
         let mut completions = self.completions_to(Some(direct));
         // Behind the octets: a message comes behind the acknowledgements that its sender made before.
         let acknowledged = engine.acknowledged_in_memory(lanes.placed_by_peer(), &mut completions);
@@ -259,14 +259,37 @@ impl RcShared {
             self.work_apart(inner);
             return Some(Received::Something);
         }
-        if len == 0 {
-            return Some(if acknowledged {
-                Received::Something
-            } else {
-                Received::Nothing
-            });
+        if available == 0 {
+            return Some(acknowledged.into());
         }
+        if available <= SHORT {
+            let taken = engine.handle_sole_send(&lanes.front(), self.tables(), &mut completions);
+            if taken > 0 {
+                lanes.report_placed(engine.placed());
+                lanes.release_placed(taken);
+                if taken < available {
+                    self.receive_several(inner, true, direct);
+                }
+                return Some(Received::Something);
+            }
+        }
+        self.receive_several(inner, acknowledged, direct)
+    }
+
+    /// Receives all short messages that the lane has, or long ones. `acknowledged`, or `None`: as [`receive_short`](Self::receive_short) has it.
+    #[inline(never)]
+    fn receive_several(
+        &self,
+        inner: &mut RcInner,
+        acknowledged: bool,
+        direct: &mut DirectCompletions<'_>,
+    ) -> Option<Received> {
+        let link = inner.link.as_mut()?;
+        let Link { engine, pipe, .. } = link;
+        let lanes = pipe.lanes_mut()?;
+        let len = lanes.peek()?;
         let octets = lanes.peeked(len);
+        let mut completions = self.completions_to(Some(direct));
         let input = engine.handle_short_input(clock::now, octets, self.tables(), &mut completions);
         if input.octets == 0 {
             return match self.receive_direct(inner, len, direct) {
@@ -290,7 +313,7 @@ impl RcShared {
         &self,
         inner: &mut RcInner,
         mut peeked: usize,
-        direct: &mut DirectCompletions,
+        direct: &mut DirectCompletions<'_>,
     ) -> Option<Received> {
         let Link { engine, pipe, .. } = inner.link.as_mut()?;
         let lanes = pipe.lanes_mut()?;

@@ -27,7 +27,7 @@ impl Member for RcShared {
         _socket: SocketIndex,
         _buffer: &mut ReceiveBuffer,
         next: NextReceive,
-        direct: &mut DirectCompletions,
+        direct: &mut DirectCompletions<'_>,
     ) -> Option<Received> {
         if !self.receives_from_memory() {
             return self.receive_hot_socket(next);

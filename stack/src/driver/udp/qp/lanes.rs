@@ -27,7 +27,7 @@ impl UdShared {
         inner: &mut UdInner,
         index: SocketIndex,
         buffer: &mut ReceiveBuffer,
-        direct: &mut DirectCompletions,
+        direct: &mut DirectCompletions<'_>,
     ) -> Option<Received> {
         let UdInner {
             engine,

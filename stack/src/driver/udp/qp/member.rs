@@ -32,7 +32,7 @@ impl Member for UdShared {
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         next: NextReceive,
-        direct: &mut DirectCompletions,
+        direct: &mut DirectCompletions<'_>,
     ) -> Option<Received> {
         if !self.has_lanes(socket) {
             let _guard = NoCancellation::begin();
