@@ -8,7 +8,6 @@
 //! allocate nor free.
 
 mod grants;
-mod key_table;
 mod keys;
 mod windows;
 
@@ -23,10 +22,10 @@ use dgiwarp_memory::{Access, Region, RegionSlice};
 use dgiwarp_rdmap::datagram::{DropReason, Origin};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rand_chacha::ChaCha20Rng;
+use rustc_hash::FxHashMap;
 
 use crate::types::{MwType, Sge};
 use grants::{Granted, Grantors};
-use key_table::KeyTable;
 use keys::Keyring;
 use windows::Windows;
 
@@ -258,21 +257,13 @@ impl Registration {
     /// The octets at `addr`, if they are all inside.
     #[inline]
     pub fn slice(&self, addr: u64, length: u32) -> Option<RegionSlice<'_>> {
-        match self.slice_of_memory(addr, length) {
+        let length = usize::try_from(length).ok()?;
+        let inside = |offset| self.region.slice(offset, length).ok();
+        match self.offset(addr).and_then(inside) {
             // Zeroes are alike at all addresses.
-            None if self.kind == Kind::Null => {
-                let length = usize::try_from(length).ok()?;
-                self.region.slice(0, length).ok()
-            }
+            None if self.kind == Kind::Null => inside(0),
             found => found,
         }
-    }
-
-    /// As [`slice`](Self::slice), of a region that [has memory](Self::is_null).
-    #[inline(always)]
-    fn slice_of_memory(&self, addr: u64, length: u32) -> Option<RegionSlice<'_>> {
-        let length = usize::try_from(length).ok()?;
-        self.region.slice(self.offset(addr)?, length).ok()
     }
 }
 
@@ -314,8 +305,8 @@ impl From<PeerCopies> for Busy {
 /// All registrations of a device.
 #[derive(Debug)]
 pub struct MrTable {
-    local: RwLock<KeyTable<Use>>,
-    remote: RwLock<KeyTable<Use>>,
+    local: RwLock<FxHashMap<u32, Use>>,
+    remote: RwLock<FxHashMap<u32, Use>>,
     /// Locked before the others, where more than one is.
     keyring: Mutex<Keyring>,
     grantors: Grantors,
@@ -364,7 +355,7 @@ impl MrTable {
         let mut remote = self.remote.write();
         let room = local.try_reserve(1).and_then(|()| remote.try_reserve(1));
         room.map_err(|_| RegisterError::NoMemory)?;
-        let taken = |key: u32| local.contains_key(key) || remote.contains_key(key);
+        let taken = |key: u32| local.contains_key(&key) || remote.contains_key(&key);
         // Programs that only ran on devices whose two keys are equal send peers the local one, and one that gives a private region remote rights
         // later may have sent the remote key before.
         let key = match terms.well_known {
@@ -399,7 +390,7 @@ impl MrTable {
         let mut local = self.local.write();
         let remote = self.remote.read();
         local.try_reserve(1).map_err(|_| RegisterError::NoMemory)?;
-        let lkey = keyring.draw(|key| local.contains_key(key) || remote.contains_key(key));
+        let lkey = keyring.draw(|key| local.contains_key(&key) || remote.contains_key(&key));
         local.insert(lkey, Arc::new(registration));
         Ok(Keys { lkey, rkey: 0 })
     }
@@ -422,7 +413,7 @@ impl MrTable {
                     std::thread::yield_now();
                 }
                 Err(Busy::PeerCopies) => {
-                    let found = self.local.read().get(keys.lkey).cloned();
+                    let found = self.local.read().get(&keys.lkey).cloned();
                     let memory = found.map(|it| it.region.clone());
                     let _ = std::mem::ManuallyDrop::new(memory);
                     may_wait = false;
@@ -433,7 +424,7 @@ impl MrTable {
 
     /// Removes a registration without windows.
     pub fn try_deregister(&self, keys: Keys) -> Result<(), Busy> {
-        let found = self.local.read().get(keys.lkey).cloned();
+        let found = self.local.read().get(&keys.lkey).cloned();
         if let Some(registration) = &found {
             let bound = registration.bound_windows();
             if bound > 0 {
@@ -448,13 +439,13 @@ impl MrTable {
     /// Removes a registration of which there are no grants.
     fn remove(&self, keys: Keys) -> Result<(), Busy> {
         let mut table = self.local.write();
-        let bound = table.get(keys.lkey).map_or(0, |it| it.bound_windows());
+        let bound = table.get(&keys.lkey).map_or(0, |it| it.bound_windows());
         if bound > 0 {
             return Err(Busy::Windows(bound));
         }
-        let local = table.remove(keys.lkey);
+        let local = table.remove(&keys.lkey);
         drop(table);
-        let remote = self.remote.write().remove(keys.rkey);
+        let remote = self.remote.write().remove(&keys.rkey);
         drop(remote);
         if let Some(registration) = local {
             // Uses are a few microseconds long: a copy, a checksum, one system call.
@@ -474,28 +465,28 @@ impl MrTable {
     /// one with it where peers have rights. When this returns, nothing reads or writes the memory from before, except as part of the new registration.
     pub fn reregister(&self, keys: Keys, region: Region, terms: Terms) -> Result<Keys, Busy> {
         let registration = Arc::new(Registration::new(region, terms));
-        let before = self.local.read().get(keys.lkey).cloned();
+        let before = self.local.read().get(&keys.lkey).cloned();
         if let Some(before) = before {
             self.grantors.close(&before.granted, keys.rkey)?;
         }
         let mut keyring = self.keyring.lock();
         let mut local = self.local.write();
         let mut remote = self.remote.write();
-        let old = local.get(keys.lkey).cloned();
+        let old = local.get(&keys.lkey).cloned();
         let bound = old.as_ref().map_or(0, |old| old.bound_windows());
         if bound > 0 {
             return Err(Busy::Windows(bound));
         }
         let same =
             |a: Option<&Use>, b: Option<&Use>| a.zip(b).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
-        let is_valid = same(remote.get(keys.rkey), old.as_ref());
+        let is_valid = same(remote.get(&keys.rkey), old.as_ref());
         let mut new = keys;
         if !is_valid {
             // Peers do not get an invalidated key back.
-            new.rkey = keyring.draw(|key| local.contains_key(key) || remote.contains_key(key));
+            new.rkey = keyring.draw(|key| local.contains_key(&key) || remote.contains_key(&key));
             if is_remote(terms.access) {
                 new.lkey = new.rkey;
-                local.remove(keys.lkey);
+                local.remove(&keys.lkey);
                 keyring.retire(keys.lkey);
             }
         }
@@ -542,7 +533,7 @@ impl MrTable {
         right: Access,
         open: impl FnOnce(&Restrictions) -> bool,
     ) -> Result<Use, TaggedError> {
-        let found = self.remote.read().get(span.stag.get()).cloned();
+        let found = self.remote.read().get(&span.stag.get()).cloned();
         let registration = found.ok_or(TaggedError::InvalidStag)?;
         if !registration.is_associated(stream) {
             return Err(TaggedError::NotAssociated);
@@ -566,7 +557,7 @@ impl MrTable {
         origin: Origin<Peer>,
         span: TaggedSpan,
     ) -> Result<Use, DropReason> {
-        let found = self.remote.read().get(span.stag.get()).cloned();
+        let found = self.remote.read().get(&span.stag.get()).cloned();
         let registration = found.ok_or(DropReason::BadStag)?;
         Self::check_write_record(&registration, pd, origin, span)
             .inspect_err(|_| self.denied(&registration, span))?;
@@ -601,7 +592,7 @@ impl MrTable {
         origin: Origin<Peer>,
         span: TaggedSpan,
     ) -> Result<Use, DropReason> {
-        let found = self.remote.read().get(span.stag.get()).cloned();
+        let found = self.remote.read().get(&span.stag.get()).cloned();
         let registration = found.ok_or(DropReason::BadStag)?;
         if registration.pd != pd || registration.only_qp.is_some() {
             return Err(DropReason::BadPd);
@@ -634,7 +625,7 @@ impl MrTable {
         denied: Access,
         grant: impl FnOnce(&RegionTerms, &dyn Fn() -> bool),
     ) {
-        let found = self.remote.read().get(stag.get()).cloned();
+        let found = self.remote.read().get(&stag.get()).cloned();
         if let Some(registration) = found
             && let Some(terms) = registration.terms(stream, stag, denied)
         {
@@ -675,7 +666,7 @@ impl MrTable {
 /// A view of the table of local keys, during which nothing in it is deregistered: for as long as it takes to copy a message. A thread that has one
 /// neither allocates, frees nor waits, as with a [`Use`], and takes no second one.
 #[derive(Debug)]
-pub struct LocalView<'a>(RwLockReadGuard<'a, KeyTable<Use>>);
+pub struct LocalView<'a>(RwLockReadGuard<'a, FxHashMap<u32, Use>>);
 
 impl LocalView<'_> {
     /// The region of a scatter/gather element.
@@ -687,9 +678,9 @@ impl LocalView<'_> {
     }
 
     /// The region of a local key, if its octets may be read, or written if `write`.
-    #[inline(always)]
+    #[inline]
     fn allowed(&self, pd: PdId, lkey: u32, write: bool) -> Result<&Use, LocalProtection> {
-        let registration = self.0.get(lkey).ok_or(LocalProtection)?;
+        let registration = self.0.get(&lkey).ok_or(LocalProtection)?;
         let allowed = registration.pd == pd
             && (!write
                 || registration.access.contains(Access::LOCAL_WRITE)
@@ -701,20 +692,16 @@ impl LocalView<'_> {
     #[inline]
     pub fn resident(&self, pd: PdId, sge: Sge) -> Option<RegionSlice<'_>> {
         let registration = self.allowed(pd, sge.lkey, false).ok()?;
-        if registration.is_on_demand() {
-            return None;
-        }
-        registration.slice(sge.addr, sge.length)
+        let is_resident = !registration.is_on_demand();
+        is_resident.then(|| registration.slice(sge.addr, sge.length))?
     }
 
     /// The place of a scatter/gather element that is written to, if the program may and none of the region's pages come on demand.
-    #[inline(always)]
+    #[inline]
     pub fn resident_sink(&self, pd: PdId, sge: Sge) -> Option<RegionSlice<'_>> {
         let registration = self.allowed(pd, sge.lkey, true).ok()?;
-        if registration.kind == Kind::Null || registration.is_on_demand() {
-            return None;
-        }
-        registration.slice_of_memory(sge.addr, sge.length)
+        let is_resident = registration.kind != Kind::Null && !registration.is_on_demand();
+        is_resident.then(|| registration.slice(sge.addr, sge.length))?
     }
 
     /// The octets of a scatter/gather element that is read.

@@ -155,7 +155,7 @@ impl MrTable {
     fn alloc_slot(&self, slot: Slot) -> (u32, u32) {
         let mut keyring = self.keyring.lock();
         let (local, remote) = (self.local.read(), self.remote.read());
-        let taken = |key: u32| local.contains_key(key) || remote.contains_key(key);
+        let taken = |key: u32| local.contains_key(&key) || remote.contains_key(&key);
         let index = keyring.draw_index(taken);
         keyring.slots.insert(index, slot);
         let key = with_index(index, keyring.draw_key_part());
@@ -257,7 +257,7 @@ impl MrTable {
     ) -> Result<(Registration, Windows), BindError> {
         let local = self.local.read();
         let unknown = BindError::UnknownRegion(bind.lkey);
-        let region = local.get(bind.lkey).ok_or(unknown)?;
+        let region = local.get(&bind.lkey).ok_or(unknown)?;
         if region.pd != stream.pd {
             return Err(unknown);
         }
@@ -293,7 +293,7 @@ impl MrTable {
     }
 
     fn take_window(&self, bound: Bound) -> Option<Emptied> {
-        let registration = self.remote.write().remove(bound.rkey)?;
+        let registration = self.remote.write().remove(&bound.rkey)?;
         Some(Emptied {
             registration,
             windows: Some(bound.windows),
@@ -347,7 +347,7 @@ impl MrTable {
     /// Whether [`invalidate`](Self::invalidate) would do now as a peer asks.
     pub fn check_invalidate(&self, stream: StreamId, stag: STag) -> Result<(), TaggedError> {
         let remote = self.remote.read();
-        let found = remote.get(stag.get()).ok_or(TaggedError::InvalidStag)?;
+        let found = remote.get(&stag.get()).ok_or(TaggedError::InvalidStag)?;
         found.may_be_invalidated(stream, true)
     }
 
@@ -360,7 +360,7 @@ impl MrTable {
         by_peer: bool,
     ) -> Result<(), TaggedError> {
         let key = stag.get();
-        let found = self.remote.read().get(key).cloned();
+        let found = self.remote.read().get(&key).cloned();
         if let Some(registration) = found
             && registration.may_be_invalidated(stream, by_peer).is_ok()
         {
@@ -370,9 +370,9 @@ impl MrTable {
         let mut keyring = self.keyring.lock();
         let mut local = self.local.write();
         let mut remote = self.remote.write();
-        let found = remote.get(key).ok_or(TaggedError::InvalidStag)?;
+        let found = remote.get(&key).ok_or(TaggedError::InvalidStag)?;
         found.may_be_invalidated(stream, by_peer)?;
-        let Some(registration) = remote.remove(key) else {
+        let Some(registration) = remote.remove(&key) else {
             return Err(TaggedError::InvalidStag);
         };
         let mut windows = None;
@@ -383,7 +383,7 @@ impl MrTable {
             }
             (Kind::Fast, Some(Slot::Fast { registered, .. })) => {
                 if let Some(keys) = registered.take() {
-                    local.remove(keys.lkey);
+                    local.remove(&keys.lkey);
                 }
             }
             (Kind::Window(_) | Kind::Fast | Kind::Null, _) => {
@@ -411,7 +411,7 @@ impl MrTable {
         let of_region = self
             .local
             .read()
-            .get(lkey)
+            .get(&lkey)
             .and_then(|region| region.windows.clone());
         if let Some(of_region) = of_region {
             self.unbind(|bound| Arc::ptr_eq(&bound.windows, &of_region));

@@ -174,7 +174,7 @@ fn grants_end_with_what_they_are_of() {
 fn a_region_that_ends_is_granted_no_more() {
     let table = table();
     let keys = table.register(region(), 0, RIGHTS, PD);
-    let closed = table.local.read().get(keys.lkey).cloned().unwrap();
+    let closed = table.local.read().get(&keys.lkey).cloned().unwrap();
     table.grant(STREAM, STag::new(keys.rkey), Access::empty(), |_, may| {
         assert!(may());
         // Another thread begins the end, while this one is about to grant.
