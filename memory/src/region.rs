@@ -317,12 +317,13 @@ impl<'a> RegionSlice<'a> {
         let Some(head) = self.len.checked_sub(size_of::<u64>()).filter(|_| is_plain) else {
             return self.place_region_apart(src);
         };
-        // SAFETY: `head` bytes are inside both slices; `ptr::copy` allows that they overlap.
-        unsafe { ptr::copy(src.ptr.as_ptr(), self.ptr.as_ptr(), head) };
         // SAFETY: the last 8 bytes of the slice start at `head`.
         let from = unsafe { src.ptr.add(head) }.cast::<u64>();
+        // Before the copy, which changes them where the slices overlap.
         // SAFETY: inside the region; alignment is not asked for.
         let word = unsafe { from.read_unaligned() };
+        // SAFETY: `head` bytes are inside both slices; `ptr::copy` allows that they overlap.
+        unsafe { ptr::copy(src.ptr.as_ptr(), self.ptr.as_ptr(), head) };
         atomic::fence(Ordering::Release);
         // SAFETY: as the last bytes of the other slice.
         self.place_last(unsafe { self.ptr.add(head) }.cast(), word);
@@ -355,12 +356,13 @@ impl<'a> RegionSlice<'a> {
             return;
         }
         let head = self.len.saturating_sub(8);
-        // SAFETY: `head` bytes are inside both slices; `ptr::copy` allows that they overlap.
-        unsafe { ptr::copy(src.ptr.as_ptr(), self.ptr.as_ptr(), head) };
         let mut tail = [0; 8];
         let tail = &mut tail[..self.len - head];
         let inside = "the tail is the rest of the slice";
+        // Before the copy, which changes it where the slices overlap.
         src.subslice(head, tail.len()).expect(inside).copy_to(tail);
+        // SAFETY: `head` bytes are inside both slices; `ptr::copy` allows that they overlap.
+        unsafe { ptr::copy(src.ptr.as_ptr(), self.ptr.as_ptr(), head) };
         atomic::fence(Ordering::Release);
         self.subslice(head, tail.len()).expect(inside).place(tail);
     }

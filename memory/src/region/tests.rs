@@ -146,6 +146,20 @@ fn atomics_want_eight_aligned_bytes() {
 proptest! {
     /// Placement writes its own bytes and no others.
     #[test]
+    fn placement_of_a_region_allows_overlap(from in 0usize..64, to in 0usize..64, len in 0usize..64) {
+        let buffer = Buffer::zeroed(128).unwrap();
+        let mut octets: Vec<u8> = (0..128).collect();
+        buffer.write(0, &octets);
+        let region = buffer.region();
+        let (source, sink) = (region.slice(from, len).unwrap(), region.slice(to, len).unwrap());
+        sink.place_region(&source);
+        octets.copy_within(from..from + len, to);
+        let mut found = [0; 128];
+        buffer.read(0, &mut found);
+        prop_assert_eq!(&octets[..], &found[..]);
+    }
+
+    #[test]
     fn placement_stays_inside(offset in 0usize..300, bytes in proptest::collection::vec(1u8.., 0..300)) {
         let buffer = Buffer::zeroed(700).unwrap();
         buffer.region().slice(offset, bytes.len()).unwrap().place(&bytes);
