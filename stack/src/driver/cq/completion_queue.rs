@@ -251,16 +251,6 @@ impl CompletionQueue {
         is_plain && direct.are_free_for(self.id)
     }
 
-    /// Gives a completion to the thread that polls this queue, or adds it.
-    #[cfg(test)]
-    fn push_direct(&self, wc: Wc, direct: &mut DirectCompletions<'_>) {
-        if self.gives_directly(direct) {
-            direct.put(|| wc);
-        } else {
-            self.push(wc);
-        }
-    }
-
     /// Event loops that sleep until there is a completion.
     pub(super) fn watches(&self) -> &Watches {
         &self.watches
@@ -501,7 +491,7 @@ mod tests {
         let queue = || rnic.create_cq(4).unwrap().shared;
         let goes_direct = |cq: &CompletionQueue| {
             let mut direct = DirectCompletions::of(cq.id(), 4);
-            cq.push_direct(Wc::default(), &mut direct);
+            push_direct(cq, Wc::default(), &mut direct);
             assert_ne!(direct.are_taken(), cq.has_completions());
             direct.are_taken()
         };
@@ -513,15 +503,24 @@ mod tests {
         assert!(goes_direct(&cq), "the event was raised");
         assert!(cq.push(Wc::default()));
         let mut direct = DirectCompletions::of(cq.id(), 4);
-        cq.push_direct(Wc::default(), &mut direct);
+        push_direct(&cq, Wc::default(), &mut direct);
         assert!(!direct.are_taken(), "another completion is before it");
         let mut elsewhere = DirectCompletions::of(queue().id(), 4);
         let cq = queue();
-        cq.push_direct(Wc::default(), &mut elsewhere);
+        push_direct(&cq, Wc::default(), &mut elsewhere);
         assert!(!elsewhere.are_taken(), "another queue is polled");
         let cq = queue();
         cq.keep_stamps().unwrap();
         assert!(!goes_direct(&cq), "its time is kept");
+    }
+
+    /// Gives a completion to the thread that polls the queue, or adds it.
+    fn push_direct(cq: &CompletionQueue, wc: Wc, direct: &mut DirectCompletions<'_>) {
+        if cq.gives_directly(direct) {
+            direct.put(|| wc);
+        } else {
+            cq.push(wc);
+        }
     }
 
     #[test]
@@ -544,7 +543,7 @@ mod tests {
             };
             for wr_id in 0..20 {
                 let wc = Wc::new(wr_id, crate::WcOpcode::Recv, 1);
-                cq.push_direct(wc, &mut direct);
+                push_direct(&cq, wc, &mut direct);
             }
             let mut in_ring = [Wc::default(); 32];
             let found = cq.poll(&mut in_ring).unwrap();
