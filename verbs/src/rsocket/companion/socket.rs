@@ -362,9 +362,9 @@ impl Companion {
         to: Option<SocketAddr>,
     ) -> Result<usize, Errno> {
         let octets = from.left();
-        let begun = now();
         let mut state = self.lock();
         let to = destination(to.or(state.peer).ok_or(KERNELS)?);
+        let mut stalled = None;
         loop {
             if state.retired || octets > LONGEST {
                 return Err(KERNELS);
@@ -385,11 +385,11 @@ impl Companion {
                 return sent.map(|()| octets).map_err(|_| KERNELS);
             }
             self.collect(&mut state);
-            let is_full = state.queues.as_ref().is_some_and(|it| it.free.is_empty());
-            if is_full && now.saturating_duration_since(begun) >= MAX_STALL {
-                return Err(KERNELS);
-            }
-            if is_full {
+            if state.queues.as_ref().is_some_and(|it| it.free.is_empty()) {
+                let since = *stalled.get_or_insert(now);
+                if now.saturating_duration_since(since) >= MAX_STALL {
+                    return Err(KERNELS);
+                }
                 // By the kernel it would overtake those that another thread is about to send.
                 MutexGuard::unlocked(&mut state, || {
                     let _guard = NoCancellation::begin();
