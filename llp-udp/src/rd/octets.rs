@@ -9,7 +9,7 @@ pub(super) fn emit_header(out: &mut Vec<u8>, kind: u8, flags: u8, length: u16) {
     out.extend(length.to_be_bytes());
 }
 
-/// Octets of a header of fixed length, put one behind the other: in one piece they cost a third of as many single ones.
+/// Octets of a header of fixed length, put one behind the other and appended in one piece.
 #[derive(Debug)]
 pub(super) struct Fixed<const N: usize> {
     octets: [u8; N],

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Longest burst in time at the rate.
 const BURST: Duration = Duration::from_micros(250);
-/// Nanoseconds.
+/// A second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 /// Fewest datagrams of a burst.
 const DATAGRAMS: u64 = 2;
@@ -70,7 +70,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// `number * by / of`; the product rarely needs more than 64 bits, whose division costs a tenth.
+/// `number * by / of`. The product rarely needs more than 64 bits, and the division of longer ones is a call.
 fn scale(number: u64, by: u64, of: u64) -> u64 {
     match number.checked_mul(by) {
         Some(product) => product / of,
@@ -129,6 +129,19 @@ mod tests {
             }
         }
         assert_eq!(sent, Some(1000), "100 octets at 1,000 a second");
+    }
+
+    #[test]
+    fn products_beyond_64_bits_are_scaled_too() {
+        for (number, by, of, scaled) in [
+            (1 << 40, 1 << 23, 3, (1 << 63) / 3),
+            (1 << 40, 1 << 24, 3, (1u128 << 64) / 3),
+            (u64::MAX, u64::MAX, u64::MAX, u64::MAX.into()),
+            (u64::MAX, 2, 1, u64::MAX.into()),
+        ] {
+            let found = scale(number, by, of);
+            assert_eq!(u128::from(found), scaled, "{number} * {by} / {of}");
+        }
     }
 
     #[test]

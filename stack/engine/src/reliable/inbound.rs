@@ -257,8 +257,8 @@ impl Inbound {
                 .is_some()
     }
 
-    /// Messages of the peer, and the place among them of one that takes a receive: it has one already, or takes it now. `None` where there is none for it. Of a message whose first segment is in
-    /// error it takes none, unless the queue pair is an RC one's.
+    /// Messages of the peer, and the place among them of one that takes a receive: it has one already, or takes it now. `None` where there is none for it. Of a
+    /// message whose first segment is in error it takes none, unless the queue pair is an RC one's.
     fn begin(
         &mut self,
         (peer, to): (Peer, Option<IpAddr>),
