@@ -237,7 +237,8 @@ fn theirs(file: &Path) -> Vec<Row> {
         .collect()
 }
 
-/// Complaints of the dissector: expert items but its notes on complete messages, and our device's comments on datagrams that came too late and on the path.
+/// Complaints of the dissector: expert items but its notes on complete messages, our device's comments on datagrams that came too late and on the path, and
+/// notes of the UDP dissector on some of the ports that the kernel chooses.
 pub(super) fn complaints(file: &Path) -> Vec<String> {
     let lines = tshark(file, &["_ws.expert.message", "_ws.malformed"]);
     let items = lines.iter().flat_map(|line| line.split(['\t', '|']));
@@ -245,6 +246,7 @@ pub(super) fn complaints(file: &Path) -> Vec<String> {
         .filter(|item| !item.is_empty() && !item.contains("all of them up to here"))
         .filter(|item| !item.starts_with("dropped: "))
         .filter(|item| !item.contains("in flight "))
+        .filter(|item| !item.starts_with("Possible traceroute"))
         .map(ToOwned::to_owned)
         .collect()
 }

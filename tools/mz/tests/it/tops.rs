@@ -2,10 +2,11 @@
 
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
+use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::common::{Listener, mz, wait};
+use crate::common::{Listener, SOON, mz, wait};
 
 /// Objects of one view, of this process.
 fn view(pid: u32) -> Vec<Value> {
@@ -33,13 +34,22 @@ fn transfers_that_run_are_shown() {
     input.write_all(&octets).unwrap();
     stream.read_exact(&mut octets[..1 << 20]).unwrap();
     for (pid, verb) in [(listener.child.id(), "pipe"), (sender.id(), "pipe")] {
-        let shown = view(pid);
+        let is_current = |shown: &[Value]| {
+            let octets = shown.first().and_then(|it| it["total"].as_u64());
+            octets >= Some(1 << 20)
+        };
+        let begun = Instant::now();
+        let mut shown = view(pid);
+        // The figures follow the octets.
+        while !is_current(&shown) && begun.elapsed() < SOON {
+            shown = view(pid);
+        }
         assert_eq!(shown.len(), 1, "{shown:?}");
         assert_eq!(
             (&shown[0]["program"], &shown[0]["verb"]),
             (&"mz".into(), &verb.into())
         );
-        assert!(shown[0]["total"].as_u64() >= Some(1 << 20), "{shown:?}");
+        assert!(is_current(&shown), "{shown:?}");
     }
     let output = mz(&["top", "--interval", "0.1"]).output().unwrap();
     let shown = String::from_utf8(output.stdout).unwrap();
